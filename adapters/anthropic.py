@@ -1,0 +1,308 @@
+"""Claude over the Messages API, through any client of the anthropic SDK."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+from pydantic_core import from_json, to_json
+from reactivex import Observable
+
+from rxloop.adapters.anthropic_decoder import AnthropicBytesDecoder, AnthropicDecoder
+from rxloop.adapters.anthropic_errors import classify
+from rxloop.adapters.base import Adapter
+from rxloop.adapters.names import NameMap
+from rxloop.adapters.pump import Wire, pump
+from rxloop.checks import whole
+from rxloop.errors import ConfigurationError, MalformedResponseError
+from rxloop.steps import Conversation, Step, StepResult, ToolResult
+from rxloop.tools import ToolDeclaration
+
+__all__ = ("AnthropicAdapter",)
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_RESULT_BLOCKS = {
+    "text": "text",
+    "image": "source",
+    "document": "source",
+    "search_result": "content",
+    "tool_reference": "tool_name",
+}
+"""What a tool result may hold beside plain text, and the field that tells it from a caller's own data.
+
+Source: https://platform.claude.com/docs/en/agents-and-tools/tool-use/handle-tool-calls
+"""
+
+
+class AnthropicAdapter(Adapter):
+    """
+    Claude over the Messages API.
+
+    Args:
+        client: an ``AsyncAnthropic`` or one of its flavours (``AsyncAnthropicVertex``, ``AsyncAnthropicBedrock``,
+            ``AsyncAnthropicFoundry``); by default one that reads ``ANTHROPIC_API_KEY``. It stays the caller's to
+            close. The SDK's own retries are off for the adapter's calls: the turn's `RetryPolicy` owns them.
+        model: the model's name.
+        max_tokens: the most tokens of one reply.
+        fields: any further field of the request: ``temperature``, ``thinking``, ``tool_choice``, ``stop_sequences``,
+            ``metadata`` … ``betas`` sends it through the beta endpoint. What this version of the SDK does not know
+            goes into the body as it is.
+
+    Raises:
+        ConfigurationError: the SDK is not installed, the client is not an asynchronous one, or a value breaks its
+            rule.
+    """
+
+    provider: ClassVar[str] = "anthropic"
+
+    def __init__(self, client: Any = None, *, model: str, max_tokens: int = 8192, **fields: Any) -> None:
+        if not isinstance(model, str) or not model:
+            raise ConfigurationError(f"model must be a non-empty string, but got {model!r}")
+        whole("max_tokens", max_tokens, minimum=1)
+        for reserved in ("messages", "stream", "system", "tools"):
+            if reserved in fields:
+                raise ConfigurationError(f"{reserved!r} is the turn's to send: give it to Turn, not to the adapter")
+        self.model = model
+        self.max_tokens = max_tokens
+        self._client = _asynchronous(_default_client() if client is None else client)
+        beta = "betas" in fields
+        self._messages = self._client.beta.messages if beta else self._client.messages
+        self._fields = _known_to(self._messages.create, fields)
+
+    def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
+        """
+        The conversation with a user's message at its end.
+
+        Args:
+            conversation: messages of the API, oldest first.
+            prompt: text, or content blocks (``text``, ``image``, ``document`` …); ``None`` adds nothing.
+
+        Raises:
+            ConfigurationError: the prompt is empty, or a tool call has not exactly one result.
+        """
+        messages = list(conversation)
+        check_pairs(messages)
+        if prompt is None:
+            if not messages:
+                raise ConfigurationError("a turn needs a prompt or a conversation, but got neither")
+            return messages
+        return _with_user_content(messages, _prompt_blocks(prompt))
+
+    def append(
+        self, conversation: Conversation, result: StepResult, tool_results: Sequence[ToolResult]
+    ) -> list[Mapping[str, Any]]:
+        """The conversation with the reply and, in one user message, the results of all its calls."""
+        messages = list(conversation)
+        if result.message is None:
+            return messages
+        messages.append(result.message)
+        if tool_results:
+            messages.append({"role": "user", "content": [_result_block(item) for item in tool_results]})
+        return messages
+
+    def request(self, step: Step) -> dict[str, Any]:
+        """The keywords of the SDK's ``create`` for a step."""
+        declared = [item for item in step.tools if isinstance(item, ToolDeclaration)]
+        names = _names(declared)
+        request: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": self.max_tokens,
+            "messages": list(step.conversation),
+            "stream": True,
+            **self._fields,
+        }
+        if step.carry:
+            request.update(_known_to(self._messages.create, step.carry, request.get("extra_body")))
+        if step.system is not None:
+            request["system"] = step.system
+        if step.tools:
+            request["tools"] = [
+                _declaration(item, names) if isinstance(item, ToolDeclaration) else dict(item) for item in step.tools
+            ]
+        return request
+
+    def step(self, step: Step) -> Observable[Any]:
+        """One streamed request: events as they arrive, the `StepResult` last."""
+        return pump(lambda: self._connect(step), classify=classify)
+
+    @asynccontextmanager
+    async def _connect(self, step: Step) -> AsyncIterator[Wire[Any]]:
+        names = _names(item for item in step.tools if isinstance(item, ToolDeclaration))
+        step.draft = decoder = AnthropicDecoder(step.index, names.name)
+        async with self._messages.with_streaming_response.create(**self.request(step)) as response:
+            yield await _wire(response, decoder)
+
+
+async def _wire(response: Any, decoder: AnthropicDecoder) -> Wire[Any]:
+    """
+    The reply's bytes, decoded here, where the body is an event stream.
+
+    Bedrock frames its events in another way, which the SDK undoes; there its public events are decoded. Whoever
+    answers a streaming request with one whole message is understood too.
+    """
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "text/event-stream":
+        return Wire(response.http_response.aiter_bytes(), AnthropicBytesDecoder(decoder))
+    if kind == "application/json":
+        return Wire(_one(from_json(await response.read())), _MessageDecoder(decoder))
+    if kind == "application/vnd.amazon.eventstream":
+        return Wire(_as_mappings(await response.parse()), decoder)
+    raise MalformedResponseError(
+        f"a reply must be text/event-stream, but got {kind or 'no content type'}",
+        provider=AnthropicAdapter.provider,
+        status=response.status_code,
+    )
+
+
+async def _one(item: Any) -> AsyncIterator[Any]:
+    yield item
+
+
+async def _as_mappings(stream: Any) -> AsyncIterator[Mapping[str, Any]]:
+    async for event in stream:
+        yield event.to_dict()
+
+
+class _MessageDecoder:
+    """A whole message as if it had been streamed."""
+
+    def __init__(self, decoder: AnthropicDecoder) -> None:
+        self._decoder = decoder
+
+    @property
+    def complete(self) -> bool:
+        return self._decoder.complete
+
+    def feed(self, message: Mapping[str, Any]) -> Iterable[Any]:
+        if message.get("type") != "message":
+            yield from self._decoder.feed(message)
+            return
+        yield from self._decoder.feed({"type": "message_start", "message": message})
+        yield from self._decoder.feed({"type": "message_stop"})
+
+    def close(self) -> Iterable[Any]:
+        return self._decoder.close()
+
+
+def check_pairs(messages: Conversation) -> None:
+    """
+    Check that every tool call has exactly one result, in the message that follows it.
+
+    Raises:
+        ConfigurationError: naming the call.
+
+    Source: https://platform.claude.com/docs/en/agents-and-tools/tool-use/handle-tool-calls
+    """
+    open_calls: set[str] = set()
+    for message in (*messages, {}):
+        content = message.get("content")
+        blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+        for block in blocks:
+            if block.get("type") == "tool_result":
+                call_id = str(block.get("tool_use_id"))
+                if call_id not in open_calls:
+                    raise ConfigurationError(
+                        f"every tool result must answer one call of the message before it, but {call_id!r} does not"
+                    )
+                open_calls.discard(call_id)
+        if open_calls:
+            raise ConfigurationError(
+                f"every tool call must have exactly one result in the next message, but "
+                f"{', '.join(map(repr, sorted(open_calls)))} has none"
+            )
+        open_calls = {str(block.get("id")) for block in blocks if block.get("type") == "tool_use"}
+
+
+def _asynchronous(client: Any) -> Any:
+    create = getattr(getattr(client, "messages", None), "create", None)
+    if create is None or not hasattr(client, "with_options"):
+        raise ConfigurationError(
+            f"client must be an AsyncAnthropic or one of its flavours, but got {type(client).__name__}"
+        )
+    if not inspect.iscoroutinefunction(inspect.unwrap(create)):
+        raise ConfigurationError(
+            f"client must be asynchronous, but got {type(client).__name__}: use Async{type(client).__name__}"
+        )
+    return client.with_options(max_retries=0)
+
+
+def _default_client() -> Any:
+    try:
+        from anthropic import AsyncAnthropic
+    except ImportError as error:
+        raise ConfigurationError(
+            'the Anthropic adapter needs the anthropic SDK: pip install "rxloop[anthropic]"'
+        ) from error
+    return AsyncAnthropic(max_retries=0)
+
+
+def _known_to(create: Any, fields: Mapping[str, Any], body: Any = None) -> dict[str, Any]:
+    """Split the fields: what the SDK does not know as a keyword goes into ``extra_body``."""
+    known = inspect.signature(create).parameters
+    keywords = {key: value for key, value in fields.items() if key in known}
+    unknown = {key: value for key, value in fields.items() if key not in known}
+    if unknown:
+        keywords["extra_body"] = {**(body or {}), **(keywords.get("extra_body") or {}), **unknown}
+    return keywords
+
+
+def _names(declared: Iterable[ToolDeclaration]) -> NameMap:
+    return NameMap((item.name for item in declared), pattern=_NAME, allowed="a-zA-Z0-9_-", longest=64)
+
+
+def _declaration(declaration: ToolDeclaration, names: NameMap) -> dict[str, Any]:
+    declared: dict[str, Any] = {
+        "name": names.alias(declaration.name),
+        "input_schema": dict(declaration.schema),
+        **declaration.fields,
+    }
+    if declaration.description:
+        declared["description"] = declaration.description
+    return declared
+
+
+def _prompt_blocks(prompt: Any) -> list[Mapping[str, Any]]:
+    if isinstance(prompt, str):
+        blocks: list[Any] = [{"type": "text", "text": prompt}] if prompt.strip() else []
+    elif isinstance(prompt, Mapping):
+        blocks = [prompt]
+    else:
+        blocks = [{"type": "text", "text": item} if isinstance(item, str) else item for item in prompt]
+    if not blocks or not all(isinstance(block, Mapping) and block.get("type") for block in blocks):
+        raise ConfigurationError(f"prompt must be non-empty text or content blocks, but got {prompt!r:.200}")
+    return blocks
+
+
+def _with_user_content(messages: list[Mapping[str, Any]], blocks: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages with the blocks at their end, in the last message if that is the user's already."""
+    if messages and messages[-1].get("role") == "user":
+        last = messages[-1]
+        content = last["content"]
+        earlier = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+        return [*messages[:-1], {**last, "content": [*earlier, *blocks]}]
+    return [*messages, {"role": "user", "content": blocks}]
+
+
+def _result_block(result: ToolResult) -> dict[str, Any]:
+    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": result.call_id}
+    content = _result_content(result.output) if result.error is None else result.error
+    if content:
+        block["content"] = content
+    if result.error is not None:
+        block["is_error"] = True
+    return block
+
+
+def _result_content(output: Any) -> Any:
+    if output is None or isinstance(output, str):
+        return output
+    if isinstance(output, list) and output and all(_is_result_block(item) for item in output):
+        return output
+    return to_json(output).decode()
+
+
+def _is_result_block(item: Any) -> bool:
+    return isinstance(item, Mapping) and _RESULT_BLOCKS.get(str(item.get("type"))) in item

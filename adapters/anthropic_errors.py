@@ -1,0 +1,108 @@
+"""Which of rxloop's errors an error of the Messages API is.
+
+Source: https://platform.claude.com/docs/en/api/errors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rxloop.adapters.http_errors import error_for_status, retry_after
+from rxloop.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    ConnectionFailedError,
+    ContextOverflowError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    OverloadedError,
+    PermissionDeniedError,
+    ProviderError,
+    RateLimitedError,
+    RxLoopError,
+    ServerError,
+    StreamInterruptedError,
+    TimedOutError,
+)
+
+__all__ = ("classify", "error_of_type")
+
+_PROVIDER = "anthropic"
+
+_TYPES: Mapping[str, type[ProviderError]] = {
+    "authentication_error": AuthenticationError,
+    "billing_error": PermissionDeniedError,
+    "permission_error": PermissionDeniedError,
+    "not_found_error": ModelNotFoundError,
+    "invalid_request_error": InvalidRequestError,
+    "request_too_large": ContextOverflowError,
+    "rate_limit_error": RateLimitedError,
+    "overloaded_error": OverloadedError,
+    "api_error": ServerError,
+    "timeout_error": ServerError,
+}
+
+_OVERFLOW = ("prompt is too long", "context window", "context limit", "input length and `max_tokens` exceed")
+
+
+def error_of_type(error: Any, *, status: int | None = None, delay: float | None = None) -> ProviderError:
+    """The error that an API error object stands for, inside a stream or as a body."""
+    details = error if isinstance(error, Mapping) else {}
+    kind = str(details.get("type") or "")
+    message = str(details.get("message") or kind or "the provider reported an error")
+    cls = _TYPES.get(kind)
+    if cls is None:
+        return error_for_status(status, message, provider=_PROVIDER, retry_after=delay)
+    if cls is InvalidRequestError and any(words in message.lower() for words in _OVERFLOW):
+        cls = ContextOverflowError
+    return cls(message, provider=_PROVIDER, status=status, retry_after=delay)
+
+
+def classify(error: Exception) -> Exception:
+    """
+    Turn what the SDK or its transport raised into one of rxloop's errors, with the original as its cause.
+
+    An error that neither of them raised is a fault of the program and stays as it is.
+    """
+    if isinstance(error, RxLoopError):
+        return error
+    classified = _classified(error)
+    if classified is None:
+        return error
+    classified.__cause__ = error
+    return classified
+
+
+def _classified(error: Exception) -> RxLoopError | None:
+    import anthropic
+    import httpx2
+
+    if isinstance(error, anthropic.APIStatusError):
+        body = error.body if isinstance(error.body, Mapping) else {}
+        details = body.get("error")
+        delay = retry_after(error.response.headers)
+        if isinstance(details, Mapping) and details.get("type") in _TYPES:
+            classified = error_of_type(details, status=error.status_code, delay=delay)
+            if error.status_code in (408, 409) or error.status_code >= 500:
+                classified.retryable = True
+            return classified
+        message = str(details.get("message")) if isinstance(details, Mapping) else error.message
+        return error_for_status(error.status_code, message, provider=_PROVIDER, retry_after=delay)
+    if isinstance(error, (anthropic.APITimeoutError, httpx2.TimeoutException)):
+        return TimedOutError(
+            "the transport's own timeout ran out", clock="transport", provider=_PROVIDER, retryable=True
+        )
+    if isinstance(error, anthropic.APIConnectionError):
+        return ConnectionFailedError(f"no connection to the provider: {error.__cause__ or error}", provider=_PROVIDER)
+    if isinstance(error, (httpx2.HTTPError, httpx2.StreamError)):
+        return StreamInterruptedError(
+            f"the connection broke in the middle of the reply: {type(error).__name__}: {error}",
+            provider=_PROVIDER,
+        )
+    if isinstance(error, anthropic.AnthropicError):
+        # credentials that cannot be found, and values that the SDK refuses, are known before any request
+        return ConfigurationError(str(error), provider=_PROVIDER)
+    if isinstance(error, TypeError) and "authentication method" in str(error):
+        return AuthenticationError(str(error), provider=_PROVIDER)
+    return None

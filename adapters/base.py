@@ -1,0 +1,72 @@
+"""What every adapter is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from reactivex import Observable
+
+from rxloop.breaker import Breaker
+from rxloop.steps import Conversation, Step, StepResult, ToolResult
+
+__all__ = ("Adapter",)
+
+
+class Adapter(ABC):
+    """
+    One provider behind the engine: all knowledge of a wire format, none of the loop.
+
+    ``step`` does the I/O; everything else is pure and never changes what it is given. A conversation is the
+    provider's own JSON-able messages.
+    """
+
+    provider: ClassVar[str]
+    """The name that events and errors carry."""
+
+    model: str
+    """The model that is asked."""
+
+    default_max_steps: int = 16
+    """The step cap of a turn that does not say otherwise."""
+
+    max_steps_limit: int | None = None
+    """The highest step cap that a turn may ask for."""
+
+    default_breaker: Breaker | None = None
+    """The failure breaker of a turn that does not say otherwise."""
+
+    malformed_retries: int = 0
+    """How many malformed calls a turn answers with a corrective step."""
+
+    @abstractmethod
+    def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
+        """
+        The conversation with a user's message at its end.
+
+        Args:
+            conversation: what was said before.
+            prompt: text, or the provider's own content blocks; ``None`` adds nothing.
+
+        Raises:
+            ConfigurationError: the prompt is empty, or the conversation could not be sent.
+        """
+
+    @abstractmethod
+    def step(self, step: Step) -> Observable[Any]:
+        """
+        One request as a cold observable: events as they arrive, the `StepResult` last.
+
+        The adapter keeps ``step.draft`` pointing to the reply in the making.
+        """
+
+    @abstractmethod
+    def append(
+        self, conversation: Conversation, result: StepResult, tool_results: Sequence[ToolResult]
+    ) -> list[Mapping[str, Any]]:
+        """The conversation with a reply and the results of its calls, exactly one per call, at its end."""
+
+    def correct(self, conversation: Conversation, result: StepResult) -> list[Mapping[str, Any]]:
+        """What is sent after a reply that the provider called malformed; the same again by default."""
+        return list(conversation)

@@ -1,0 +1,209 @@
+"""Turn a provider's stream into a cold observable: one task per step, whatever the provider."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from reactivex import Observable, abc
+from reactivex.disposable import Disposable
+
+from rxloop.clock import running_loop
+from rxloop.demand import current_demand
+from rxloop.errors import MalformedResponseError, StreamInterruptedError
+
+__all__ = ("Decoder", "Wire", "pump")
+
+W = TypeVar("W")
+W_contra = TypeVar("W_contra", contravariant=True)
+
+_BURST = 128
+_DRAIN_SECONDS = 1.0
+
+
+class Decoder(Protocol[W_contra]):
+    """A pure decoder of one reply: wire items in, events out."""
+
+    complete: bool
+    """The provider said that the reply is whole."""
+
+    def feed(self, item: W_contra) -> Iterable[Any]:
+        """The events that one wire item makes."""
+        ...
+
+    def close(self) -> Iterable[Any]:
+        """What the end of the wire makes, the `StepResult` last; raises if the reply is not whole."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wire(Generic[W]):
+    """An open reply: what arrives, and what decodes it."""
+
+    items: AsyncIterator[W]
+    decoder: Decoder[W]
+
+
+def pump(
+    connect: Callable[[], AbstractAsyncContextManager[Wire[Any]]],
+    *,
+    classify: Callable[[Exception], Exception],
+) -> Observable[Any]:
+    """
+    Make a step's observable of an asynchronous stream.
+
+    .. marble::
+        wire:  --a--b-c--$
+        [ pump ]
+        --A--B-C--R|
+
+    Every subscription connects for itself, in a task of its own. Disposing cancels the task and closes the reply, from
+    any thread. A subscriber that raises ends its subscription with what it raised, and the reply is closed. While the
+    consumer's `Demand` is closed nothing more is read. A burst of buffered events yields to the event loop from time
+    to time.
+
+    Args:
+        connect: sends the request; leaving its context closes the reply.
+        classify: turns an SDK's or transport's error into one of rxloop's.
+
+    Raises:
+        ConfigurationError: there is no running event loop (through the observer).
+    """
+
+    def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        loop = running_loop()
+        pumping = _Pumping(connect, classify, observer)
+        task = loop.create_task(pumping.run())
+
+        def dispose() -> None:
+            pumping.stopped = True
+            if task.done():
+                return
+            try:
+                inside = asyncio.get_running_loop() is loop
+            except RuntimeError:
+                inside = False
+            if inside:
+                task.cancel()
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(task.cancel)
+
+        return Disposable(dispose)
+
+    return Observable(subscribe)
+
+
+class _SubscriberFailedError(Exception):
+    """Carries what a subscriber raised past the handlers of the wire's own errors."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+class _Pumping:
+    """One subscription."""
+
+    __slots__ = ("_burst", "_classify", "_connect", "_demand", "_observer", "stopped")
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[Wire[Any]]],
+        classify: Callable[[Exception], Exception],
+        observer: abc.ObserverBase[Any],
+    ) -> None:
+        self._connect = connect
+        self._classify = classify
+        self._observer = observer
+        self._demand = current_demand()
+        self._burst = 0
+        self.stopped = False
+
+    async def run(self) -> None:
+        """Pump to the end; every way out tells the observer once, unless it was disposed."""
+        try:
+            await self._pump()
+        except asyncio.CancelledError:
+            if not self.stopped:
+                self._observer.on_error(StreamInterruptedError("the task that reads the reply was cancelled"))
+        except _SubscriberFailedError as failure:
+            if isinstance(failure.error, (KeyboardInterrupt, SystemExit)):
+                raise failure.error from None
+            self._observer.on_error(failure.error)  # type: ignore[arg-type]
+        except Exception as error:
+            if not self.stopped:
+                self._observer.on_error(self._classify(error))
+        else:
+            if not self.stopped:
+                self._observer.on_completed()
+
+    async def _pump(self) -> None:
+        stream = self._connect()
+        wire = await stream.__aenter__()
+        whole = False
+        try:
+            whole = await self._read(wire)
+        finally:
+            leaving = stream.__aexit__(None, None, None)
+            await (leaving if whole else _surely(leaving))
+        if whole:
+            await self._emit(wire.decoder.close())
+
+    async def _read(self, wire: Wire[Any]) -> bool:
+        """Whether the reply was read to the end of the wire."""
+        decoder, items = wire.decoder, wire.items
+        feed = decoder.feed
+        async for item in items:
+            if not await self._emit(feed(item)):
+                return False
+            if decoder.complete:
+                break
+        # what follows the end of a reply is of no interest, but a drained connection can be used again
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                async for _ in items:
+                    pass
+        return True
+
+    async def _emit(self, events: Iterable[Any]) -> bool:
+        """Whether the observer wants more."""
+        on_next = self._observer.on_next
+        demand = self._demand
+        try:
+            for event in events:
+                try:
+                    on_next(event)
+                except BaseException as error:
+                    raise _SubscriberFailedError(error) from error
+                if self.stopped:
+                    return False
+                self._burst += 1
+                if demand is not None and demand.closed:
+                    self._burst = 0
+                    await demand.wait()
+                elif self._burst >= _BURST:
+                    self._burst = 0
+                    await asyncio.sleep(0)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise MalformedResponseError(
+                f"the reply does not have the provider's format: {type(error).__name__}: {error}"
+            ) from error
+        return True
+
+
+async def _surely(closing: Any) -> None:
+    """Finish closing, however often this task is cancelled meanwhile."""
+    task = asyncio.ensure_future(closing)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled

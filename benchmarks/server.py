@@ -1,0 +1,243 @@
+"""A load server: Anthropic Messages streams over raw asyncio HTTP/1.1, in a process of its own.
+
+The `model` of a request chooses the reply:
+
+- `text-N`: N text deltas of four characters each
+- `text-N-paced-Xms`: the same with a delay of X milliseconds before each delta
+- `text-N-tight`: the same with a small send buffer, so that a stalled reader blocks the server soon
+- `tool-1-1`: a text delta and one `tool_use` of `add`; one text delta if the last message is a tool result
+
+Every SSE event is one HTTP chunk and one write. `GET /stats` tells how far the latest stream has got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import sys
+from typing import Any
+
+TEXTS = (
+    "the ",
+    "of a",
+    "nd r",
+    "ain ",
+    "in a",
+    " sea",
+    "\nand",
+    " an ",
+    "été ",
+    '"so"',
+    "on a",
+    "lot ",
+    "to b",
+    "e it",
+    " is,",
+    " or.",
+)
+TEXT_LENGTH = 4
+TIGHT_SEND_BUFFER = 32 * 1024
+_MODEL = re.compile(r"^text-(?P<deltas>\d+)(?:-paced-(?P<pace>[\d.]+)ms)?(?P<tight>-tight)?$")
+
+_HEAD = (
+    b"HTTP/1.1 200 OK\r\n"
+    b"content-type: text/event-stream; charset=utf-8\r\n"
+    b"cache-control: no-cache\r\n"
+    b"request-id: req_benchmark\r\n"
+    b"transfer-encoding: chunked\r\n"
+    b"connection: keep-alive\r\n\r\n"
+)
+_LAST_CHUNK = b"0\r\n\r\n"
+
+
+def _chunk(event: dict[str, Any]) -> bytes:
+    """Encode an event as one SSE event in one HTTP chunk."""
+    data = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    body = f"event: {event['type']}\ndata: {data}\n\n".encode()
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+def _text_delta(text: str) -> bytes:
+    return _chunk({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}})
+
+
+_DELTAS = tuple(_text_delta(text) for text in TEXTS)
+_PING = _chunk({"type": "ping"})
+_TEXT_START = _chunk({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
+_MESSAGE_STOP = _chunk({"type": "message_stop"})
+
+
+def _block_stop(index: int) -> bytes:
+    return _chunk({"type": "content_block_stop", "index": index})
+
+
+_TOOL_USE = (
+    _chunk(
+        {
+            "type": "content_block_start",
+            "index": 1,
+            "content_block": {"type": "tool_use", "id": "toolu_benchmark", "name": "add", "input": {}},
+        }
+    ),
+    _chunk(
+        {
+            "type": "content_block_delta",
+            "index": 1,
+            "delta": {"type": "input_json_delta", "partial_json": '{"a": 2, "b": 3}'},
+        }
+    ),
+    _block_stop(1),
+)
+
+
+def _message_start(model: str) -> bytes:
+    message: dict[str, Any] = {
+        "id": "msg_benchmark",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 10, "output_tokens": 1},
+    }
+    return _chunk({"type": "message_start", "message": message})
+
+
+def _message_delta(stop_reason: str, output_tokens: int) -> bytes:
+    return _chunk(
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": stop_reason, "stop_sequence": None},
+            "usage": {"output_tokens": output_tokens},
+        }
+    )
+
+
+def _has_tool_result(request: dict[str, Any]) -> bool:
+    content = request["messages"][-1]["content"]
+    return isinstance(content, list) and any(block.get("type") == "tool_result" for block in content)
+
+
+class Stats:
+    """How far the latest stream has got."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.blocked = False
+        self.finished = False
+
+
+class LoadProtocol(asyncio.Protocol):
+    """One connection; requests are served one after the other."""
+
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+        self._buffer = bytearray()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._task: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=0)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        end = self._buffer.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        head = bytes(self._buffer[:end]).decode("latin-1")
+        length = re.search(r"^content-length: *(\d+)", head, re.IGNORECASE | re.MULTILINE)
+        total = end + 4 + (int(length[1]) if length else 0)
+        if len(self._buffer) < total:
+            return
+        body = bytes(self._buffer[end + 4 : total])
+        del self._buffer[:total]
+        if head.startswith("GET /stats"):
+            self._reply_json(vars(self._stats))
+        elif head.startswith("POST /v1/messages"):
+            self._task = asyncio.ensure_future(self._stream(json.loads(body)))
+        else:
+            self._transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+
+    def _reply_json(self, value: Any) -> None:
+        body = json.dumps(value).encode()
+        self._transport.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+
+    async def _stream(self, request: dict[str, Any]) -> None:
+        model = request["model"]
+        self._transport.write(_HEAD)
+        self._transport.write(_message_start(model))
+        self._transport.write(_PING)
+        self._transport.write(_TEXT_START)
+        if model == "tool-1-1":
+            tail = self._tool_reply(request)
+        else:
+            tail = await self._text_reply(model)
+        for chunk in tail:
+            self._transport.write(chunk)
+
+    def _tool_reply(self, request: dict[str, Any]) -> tuple[bytes, ...]:
+        opening = (_DELTAS[0], _block_stop(0))
+        if _has_tool_result(request):
+            return (*opening, _message_delta("end_turn", 1), _MESSAGE_STOP, _LAST_CHUNK)
+        return (*opening, *_TOOL_USE, _message_delta("tool_use", 2), _MESSAGE_STOP, _LAST_CHUNK)
+
+    async def _text_reply(self, model: str) -> tuple[bytes, ...]:
+        match = _MODEL.match(model)
+        if match is None:
+            raise ValueError(f"unknown model {model!r}")
+        deltas = int(match["deltas"])
+        pace = float(match["pace"]) / 1000 if match["pace"] else 0.0
+        if match["tight"]:
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, TIGHT_SEND_BUFFER)
+        stats = self._stats
+        stats.sent = 0
+        stats.finished = stats.blocked = False
+        transport, writable, count = self._transport, self._writable, len(_DELTAS)
+        write = transport.write
+        for number in range(deltas):
+            if pace:
+                await asyncio.sleep(pace)
+            write(_DELTAS[number % count])
+            stats.sent = number + 1
+            if not writable.is_set():
+                stats.blocked = True
+                await writable.wait()
+                stats.blocked = False
+            if transport.is_closing():
+                return ()
+        stats.finished = True
+        return (_block_stop(0), _message_delta("end_turn", deltas), _MESSAGE_STOP, _LAST_CHUNK)
+
+
+async def serve() -> None:
+    """Serve on a free port of 127.0.0.1, print it, and stop when standard input closes."""
+    loop = asyncio.get_running_loop()
+    stats = Stats()
+    server = await loop.create_server(lambda: LoadProtocol(stats), "127.0.0.1", 0, backlog=1024)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+    server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve())

@@ -1,0 +1,197 @@
+"""A process that holds one contender and measures it on command: one JSON line in, one JSON line out."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import contenders, rxloop_rows
+from benchmarks.contenders import Contender, UnavailableError
+from benchmarks.server import TEXT_LENGTH
+
+FACTORIES: dict[str, Callable[[str], Contender]] = {
+    "raw-sdk": contenders.RawSdk,
+    "sdk-helper": contenders.SdkHelper,
+    "by-hand": contenders.ByHand,
+    "bytes": contenders.Bytes,
+    "rxloop": rxloop_rows.RxLoop,
+    "rxloop-iter": rxloop_rows.RxLoopIter,
+    "rxloop-step": rxloop_rows.RxLoopStep,
+    "rxloop-decoder": rxloop_rows.RxLoopDecoder,
+    "pydantic-ai": contenders.PydanticAi,
+    **{
+        f"sdk:{way}": partial(contenders.SdkBytes, way=way)
+        for way in ("response.iter_bytes", "http.aiter_bytes", "http.aiter_raw", "http.stream")
+    },
+}
+STALL_SETTLE_SECONDS = 0.5
+
+
+def _status_kib(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    return 0
+
+
+def _reset_peak() -> int:
+    """Make the peak of the memory start from now, where the system can; return the memory in use."""
+    gc.collect()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _status_kib("VmRSS")
+
+
+def _ignore(_: str) -> None:
+    """Do with a delta what a trivial callback does."""
+
+
+def _deltas(model: str) -> int:
+    return int(model.split("-")[1])
+
+
+async def _text_once(contender: Contender, model: str, on_delta: Callable[[str], None]) -> None:
+    length = await contender.text(model, on_delta)
+    if length is not None and length != _deltas(model) * TEXT_LENGTH:
+        raise AssertionError(f"{model}: {length} characters arrived")
+
+
+async def text(contender: Contender, model: str) -> dict[str, float]:
+    """Run one text turn."""
+    gc.collect()
+    wall, cpu = time.perf_counter(), time.process_time()
+    await _text_once(contender, model, _ignore)
+    return {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
+
+
+async def first(contender: Contender, model: str, times: int) -> dict[str, list[float]]:
+    """Run text turns one after the other and take the time to the first delta of each."""
+    seconds: list[float] = []
+    seen = 0.0
+
+    def on_delta(_: str) -> None:
+        nonlocal seen
+        if not seen:
+            seen = time.perf_counter()
+
+    gc.collect()
+    for _ in range(times):
+        seen = 0.0
+        started = time.perf_counter()
+        await _text_once(contender, model, on_delta)
+        seconds.append(seen - started)
+    return {"seconds": seconds}
+
+
+async def concurrent(contender: Contender, model: str, turns: int) -> dict[str, float]:
+    """Run many text turns at once; the memory is the peak above what the process held before them."""
+    before = _reset_peak()
+    wall, cpu = time.perf_counter(), time.process_time()
+    await asyncio.gather(*(_text_once(contender, model, _ignore) for _ in range(turns)))
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    return {"cpu": cpu, "wall": wall, "kib": _status_kib("VmHWM") - before}
+
+
+async def tool(contender: Contender, model: str, times: int) -> dict[str, float]:
+    """Run turns with a tool call one after the other."""
+    gc.collect()
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(times):
+        length = await contender.tool(model, _ignore)
+        if length != 2 * TEXT_LENGTH and not isinstance(contender, contenders.PydanticAi):
+            raise AssertionError(f"{model}: {length} characters arrived")
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    return {"cpu": cpu / times, "wall": wall / times}
+
+
+async def stall(contender: Contender, model: str, stats_port: int) -> dict[str, Any]:
+    """Read one event, wait until the server is blocked, and tell what was buffered and how much memory."""
+    latest: dict[str, Any] = {}
+
+    async def until_blocked() -> None:
+        deadline = time.perf_counter() + 20
+        sent, since = -1, time.perf_counter()
+        while time.perf_counter() < deadline:
+            latest.update(await _stats(stats_port))
+            if latest["finished"]:
+                break
+            if latest["sent"] != sent:
+                sent, since = latest["sent"], time.perf_counter()
+            elif latest["blocked"] and time.perf_counter() - since > STALL_SETTLE_SECONDS:
+                break
+            await asyncio.sleep(0.05)
+
+    before = _reset_peak()
+    peak = await contender.stall(model, until_blocked)
+    return {"peak": peak, "kib": _status_kib("VmHWM") - before, **latest}
+
+
+async def _stats(port: int) -> dict[str, Any]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /stats HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.rsplit(b"content-length:", 1)[1].split(b"\r\n")[0])
+    value: dict[str, Any] = json.loads(await reader.readexactly(length))
+    writer.close()
+    await writer.wait_closed()
+    return value
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "text": text,
+    "first": first,
+    "concurrent": concurrent,
+    "tool": tool,
+    "stall": stall,
+}
+
+
+def main() -> None:
+    """Answer commands until standard input closes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("contender", choices=sorted(FACTORIES))
+    parser.add_argument("url")
+    arguments = parser.parse_args()
+    answers = os.fdopen(os.dup(1), "w")
+    sys.stdout = sys.stderr
+
+    def answer(value: dict[str, Any]) -> None:
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
+    with asyncio.Runner() as runner:
+        contender: Contender | None = None
+
+        async def make() -> Contender:
+            return FACTORIES[arguments.contender](arguments.url)
+
+        try:
+            contender = runner.run(make())
+        except UnavailableError as exc:
+            answer({"unavailable": str(exc)})
+            return
+        answer({"ready": True})
+        for line in sys.stdin:
+            command = json.loads(line)
+            operation = OPERATIONS[command.pop("operation")]
+            try:
+                answer(runner.run(operation(contender, **command)))
+            except UnavailableError as exc:
+                answer({"unavailable": str(exc)})
+            except Exception as exc:
+                answer({"unavailable": f"{type(exc).__name__}: {exc}"})
+        runner.run(contender.close())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Schedulers and the time they show."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from reactivex import abc
+from reactivex.scheduler.eventloop import AsyncIOScheduler
+
+from rxloop.errors import ConfigurationError
+
+__all__ = ("clock_of", "running_loop", "scheduler_for")
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """
+    The running event loop.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigurationError(
+            "this observable needs a running asyncio event loop: subscribe from async code, "
+            "or call result_sync() from synchronous code"
+        ) from None
+
+
+def scheduler_for(*candidates: abc.SchedulerBase | None) -> abc.SchedulerBase:
+    """The first scheduler that is given, or else one on the running event loop."""
+    for candidate in candidates:
+        if candidate is not None:
+            return candidate
+    return AsyncIOScheduler(running_loop())
+
+
+def clock_of(scheduler: abc.SchedulerBase) -> Callable[[], float]:
+    """The scheduler's time in seconds, as cheap as it can be read."""
+    if isinstance(scheduler, AsyncIOScheduler):
+        return time.monotonic
+    return lambda: scheduler.to_seconds(scheduler.now)

@@ -1,0 +1,295 @@
+"""The events of a turn.
+
+Every event is a frozen, slotted value with a ``type``; ``to_dict()`` gives the JSON form that event tapes hold
+and ``rxloop replay --json`` prints, and `event_from_dict` reads it back. A ``step`` counts from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard, get_args
+
+from rxloop.steps import FinishReason, ToolCall
+from rxloop.usage import Usage
+
+__all__ = (
+    "ContextReclaimed",
+    "MalformedRetried",
+    "ReasoningDelta",
+    "RetryScheduled",
+    "StepFinished",
+    "StepStarted",
+    "TextDelta",
+    "ToolCallDelta",
+    "ToolCallReceived",
+    "ToolCallStarted",
+    "ToolFinished",
+    "ToolProgress",
+    "ToolStarted",
+    "TurnEvent",
+    "TurnFinished",
+    "TurnStarted",
+    "UnknownEvent",
+    "UsageUpdated",
+    "event_from_dict",
+    "is_event",
+)
+
+
+class _Event:
+    __slots__ = ()
+
+    type: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form: ``type`` first, then every field."""
+        data: dict[str, Any] = {"type": self.type}
+        for name in self.__slots__:
+            data[name] = _plain(getattr(self, name))
+        return data
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (str, int, float, bool, dict)) or value is None:
+        return value
+    if isinstance(value, (Usage, ToolCall)):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted(_Event):
+    """First event of every turn."""
+
+    type: ClassVar[Literal["turn_started"]] = "turn_started"
+    turn_id: str
+    provider: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted(_Event):
+    """A request is about to go out: once per step, not per attempt."""
+
+    type: ClassVar[Literal["step_started"]] = "step_started"
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetryScheduled(_Event):
+    """
+    An attempt failed before any content; the next follows after ``delay`` seconds.
+
+    ``attempt`` counts the failed attempts of the step from 1; ``error`` is the error's JSON form.
+    """
+
+    type: ClassVar[Literal["retry_scheduled"]] = "retry_scheduled"
+    step: int
+    attempt: int
+    delay: float
+    error: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta(_Event):
+    """Answer text as it arrives."""
+
+    type: ClassVar[Literal["text_delta"]] = "text_delta"
+    step: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta(_Event):
+    """Thinking text as it arrives."""
+
+    type: ClassVar[Literal["reasoning_delta"]] = "reasoning_delta"
+    step: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStarted(_Event):
+    """The model began a call."""
+
+    type: ClassVar[Literal["tool_call_started"]] = "tool_call_started"
+    step: int
+    call_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta(_Event):
+    """A raw JSON fragment of a call's arguments."""
+
+    type: ClassVar[Literal["tool_call_delta"]] = "tool_call_delta"
+    step: int
+    call_id: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallReceived(_Event):
+    """The whole call: its arguments as an object, or as the raw text where they do not parse to one."""
+
+    type: ClassVar[Literal["tool_call"]] = "tool_call"
+    step: int
+    call_id: str
+    name: str
+    arguments: dict[str, Any] | str
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished(_Event):
+    """The provider's reply is complete."""
+
+    type: ClassVar[Literal["step_finished"]] = "step_finished"
+    step: int
+    text: str
+    tool_calls: tuple[ToolCall, ...]
+    usage: Usage
+    raw_stop_reason: str | None
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class UsageUpdated(_Event):
+    """The running total of the turn."""
+
+    type: ClassVar[Literal["usage_updated"]] = "usage_updated"
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted(_Event):
+    """A tool began to run."""
+
+    type: ClassVar[Literal["tool_started"]] = "tool_started"
+    step: int
+    call_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolProgress(_Event):
+    """What a tool chose to report while it runs."""
+
+    type: ClassVar[Literal["tool_progress"]] = "tool_progress"
+    step: int
+    call_id: str
+    name: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFinished(_Event):
+    """A call is answered; ``error`` is ``None`` on success."""
+
+    type: ClassVar[Literal["tool_finished"]] = "tool_finished"
+    step: int
+    call_id: str
+    name: str
+    output: Any
+    error: str | None
+    permanently_failed: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedRetried(_Event):
+    """The one corrective retry of a turn was spent."""
+
+    type: ClassVar[Literal["malformed_retried"]] = "malformed_retried"
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextReclaimed(_Event):
+    """History was shortened before this step."""
+
+    type: ClassVar[Literal["context_reclaimed"]] = "context_reclaimed"
+    step: int
+    before_tokens: int
+    after_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFinished(_Event):
+    """Last event of a turn that ended without an error; ``tool_calls`` are those of all steps."""
+
+    type: ClassVar[Literal["turn_finished"]] = "turn_finished"
+    text: str
+    output: Any
+    finish_reason: FinishReason
+    raw_stop_reason: str | None
+    usage: Usage
+    steps: int
+    tool_calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownEvent(_Event):
+    """An event of a later version, kept as it was read."""
+
+    type: ClassVar[Literal["unknown"]] = "unknown"
+    data: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form that it was read from."""
+        return dict(self.data)
+
+
+TurnEvent: TypeAlias = (
+    TurnStarted
+    | StepStarted
+    | RetryScheduled
+    | TextDelta
+    | ReasoningDelta
+    | ToolCallStarted
+    | ToolCallDelta
+    | ToolCallReceived
+    | StepFinished
+    | UsageUpdated
+    | ToolStarted
+    | ToolProgress
+    | ToolFinished
+    | MalformedRetried
+    | ContextReclaimed
+    | TurnFinished
+    | UnknownEvent
+)
+
+_CLASSES: dict[str, type[TurnEvent]] = {cls.type: cls for cls in get_args(TurnEvent) if cls is not UnknownEvent}
+
+
+def is_event(value: object) -> TypeGuard[TurnEvent]:
+    """Whether a value that flows through the pipeline is a public event."""
+    return isinstance(value, _Event)
+
+
+def event_from_dict(data: Mapping[str, Any]) -> TurnEvent:
+    """
+    Read an event's JSON form.
+
+    A type or a shape that this version does not know becomes an `UnknownEvent`; an unknown key is ignored.
+    """
+    cls = _CLASSES.get(str(data.get("type")))
+    if cls is None:
+        return UnknownEvent(dict(data))
+    names = [field.name for field in fields(cls)]
+    if any(name not in data for name in names):
+        return UnknownEvent(dict(data))
+    values: dict[str, Any] = {name: data[name] for name in names}
+    try:
+        if "usage" in values:
+            values["usage"] = Usage.from_dict(values["usage"])
+        if "tool_calls" in values:
+            values["tool_calls"] = tuple(
+                ToolCall(call["call_id"], call["name"], call["arguments"]) for call in values["tool_calls"]
+            )
+    except (AttributeError, KeyError, TypeError):
+        return UnknownEvent(dict(data))
+    return cls(**values)

@@ -1,0 +1,281 @@
+"""One subscription to a turn: its history, and how it is concluded."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from reactivex import Observable, abc
+from reactivex.disposable import Disposable, SingleAssignmentDisposable
+
+from rxloop.adapters.base import Adapter
+from rxloop.breaker import Breaker
+from rxloop.errors import ConfigurationError, RxLoopError
+from rxloop.events import TurnFinished, TurnStarted
+from rxloop.operators import MalformedBudget
+from rxloop.steps import (
+    Conversation,
+    FinishReason,
+    Partial,
+    Step,
+    StepResult,
+    StepSettled,
+    ToolCall,
+    ToolResult,
+    TurnResult,
+)
+from rxloop.tools import Tool
+from rxloop.usage import Usage
+
+__all__ = ("Run", "conclude")
+
+_MAX_RESUMES = 8
+"""How often a turn goes on by itself after the provider paused."""
+
+_CANCELLED = "cancelled: the turn ended before the tool did"
+
+
+class Run:
+    """
+    The state of one subscription.
+
+    Args:
+        adapter: the provider.
+        conversation: what the first request sends.
+        system: the system prompt.
+        tools: asked before every step for the tools and the provider's own declarations.
+        breaker: the setting of the failure breaker.
+        on_end: told once how the run ended.
+        turn_id: its name; a random one if not given.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        conversation: Conversation,
+        *,
+        system: Any,
+        tools: Callable[[], Iterable[Tool | Mapping[str, Any]]],
+        breaker: Breaker | None,
+        on_end: Callable[[TurnResult], None] | None,
+        turn_id: str | None,
+    ) -> None:
+        self.adapter = adapter
+        self.turn_id = turn_id or f"turn_{uuid.uuid4().hex}"
+        self.breaker = None if breaker is None else breaker.start()
+        self.malformed = MalformedBudget(adapter.malformed_retries)
+        self.tools: dict[str, Tool] = {}
+        self.on_end = on_end
+        self._system = system
+        self._list_tools = tools
+        self._resolved: dict[str, Tool] = {}
+        self._resumes = 0
+        self._stopped = False
+        self._text = self._prefix = ""
+        self._last: StepResult | None = None
+        self._usage = Usage()
+        self._tool_calls: list[ToolCall] = []
+        self._tool_results: list[ToolResult] = []
+        self._step = self._next_step(0, conversation, {})
+
+    def begin(self) -> Step:
+        """The first step."""
+        return self._step
+
+    def advance(self, step: Step, settled: StepSettled) -> Step | None:
+        """The step that a settled one asks for, or ``None`` when the turn has its answer."""
+        result = settled.result
+        if result.resume:
+            self._resumes += 1
+            goes_on = self._resumes <= _MAX_RESUMES
+        else:
+            goes_on = bool(result.tool_calls) and not result.malformed and result.finish_reason != "content-filter"
+        if not goes_on:
+            return None
+        if result.malformed:
+            conversation = self.adapter.correct(step.conversation, result)
+        else:
+            conversation = self.adapter.append(step.conversation, result, settled.tool_results)
+        self._text = self._prefix + result.text
+        # the reply to a pause goes on in the middle of the answer
+        self._prefix = self._text if result.resume and not result.malformed else ""
+        self._last = result
+        self._usage = self._usage + result.usage
+        self._tool_calls += result.tool_calls
+        self._tool_results += step.tool_results
+        self._step = self._next_step(step.index + 1, conversation, {**step.carry, **result.carry})
+        return self._step
+
+    def request(self, step: Step) -> Observable[Any]:
+        """The provider's side of a step."""
+        step.begun = True
+        return self.adapter.step(step)
+
+    def nudge(self, text: str) -> None:
+        """Add a message to the model to the request that is about to go out."""
+        self._step.conversation = self.adapter.begin(self._step.conversation, text)
+
+    def resolved(self, tool: Tool) -> None:
+        """A second look-up found a tool: it can run, and is declared from the next step on."""
+        self._resolved[tool.name] = self.tools[tool.name] = tool
+
+    def stop(self) -> None:
+        """The stop signal came."""
+        self._stopped = True
+
+    def partial(self) -> Partial:
+        """What the run has now."""
+        step = self._step
+        steps = step.index + 1 if step.begun else step.index
+        reply = step.result
+        if reply is None and step.draft is not None:
+            reply = step.draft.draft()
+        if reply is None:
+            return Partial(
+                self._text,
+                tuple(self._tool_results),
+                self._usage,
+                list(step.conversation),
+                steps,
+                tuple(self._tool_calls),
+            )
+        text = self._prefix + reply.text
+        return Partial(
+            text if text or step.result is not None else self._text,
+            (*self._tool_results, *step.tool_results),
+            self._usage + reply.usage,
+            self.adapter.append(step.conversation, reply, _sealed(reply, step.tool_results)),
+            steps,
+            (*self._tool_calls, *reply.tool_calls),
+        )
+
+    def result(self, error: Exception | None = None, *, disposed: bool = False) -> TurnResult:
+        """How the run ended."""
+        partial = self.partial()
+        last = self._step.result or self._last
+        reason: FinishReason = "other" if last is None else last.finish_reason
+        if error is not None:
+            reason = "error"
+        elif disposed or self._stopped:
+            reason = "aborted"
+        return TurnResult(
+            text=partial.text,
+            output=None,
+            finish_reason=reason,
+            raw_stop_reason=None if last is None else last.raw_stop_reason,
+            usage=partial.usage,
+            steps=partial.steps,
+            tool_calls=partial.tool_calls,
+            tool_results=partial.tool_results,
+            conversation=partial.conversation,
+            error=error,
+        )
+
+    def _next_step(self, index: int, conversation: Conversation, carry: Mapping[str, Any]) -> Step:
+        executable: dict[str, Tool] = {}
+        declared: list[Any] = []
+        for item in self._list_tools():
+            if isinstance(item, Tool):
+                if item.name in executable:
+                    raise ConfigurationError(f"tool names must be unique, but {item.name!r} is given twice")
+                executable[item.name] = item
+                declared.append(item.declaration)
+            else:
+                declared.append(item)
+        for name, found in self._resolved.items():
+            if name not in executable:
+                executable[name] = found
+                declared.append(found.declaration)
+        self.tools.clear()
+        self.tools.update(executable)
+        return Step(index, conversation, self._system, declared, carry)
+
+
+def _sealed(reply: StepResult, recorded: Iterable[ToolResult]) -> list[ToolResult]:
+    """Exactly one result per call, in call order: the real one, or an error that says that there is none."""
+    results = {result.call_id: result for result in recorded}
+    return [
+        results.get(call.call_id) or ToolResult(call.call_id, call.name, error=_CANCELLED) for call in reply.tool_calls
+    ]
+
+
+def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
+    """
+    Open and close a turn's events, and keep what it came to.
+
+    .. marble::
+        --a--b--c--|
+        [ conclude(run) ]
+        T-a--b--c--(F|)
+
+    ``T`` is `TurnStarted`, ``F`` is `TurnFinished`. A failure gets the run's `Partial`. A subscriber that raises ends
+    its own subscription with what it raised. Whatever ends the run, disposal included, ``on_end`` is told once.
+    """
+
+    def operator(source: Observable[Any]) -> Observable[Any]:
+        def subscribe(
+            observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            subscription = SingleAssignmentDisposable()
+            over = False
+            forward = observer.on_next
+
+            def end(error: Exception | None = None, *, disposed: bool = False) -> TurnResult:
+                nonlocal over
+                over = True
+                subscription.dispose()
+                result = run.result(error, disposed=disposed)
+                if run.on_end is not None:
+                    run.on_end(result)
+                return result
+
+            def on_next(event: Any) -> None:
+                try:
+                    forward(event)
+                except Exception as error:
+                    on_error(error)
+
+            def on_error(error: Exception) -> None:
+                if over:
+                    return
+                if isinstance(error, RxLoopError):
+                    error.partial = run.partial()
+                try:
+                    end(error)
+                finally:
+                    observer.on_error(error)
+
+            def on_completed() -> None:
+                if over:
+                    return
+                try:
+                    result = end()
+                    forward(
+                        TurnFinished(
+                            result.text,
+                            result.output,
+                            result.finish_reason,
+                            result.raw_stop_reason,
+                            result.usage,
+                            result.steps,
+                            result.tool_calls,
+                        )
+                    )
+                except Exception as error:
+                    observer.on_error(error)
+                else:
+                    observer.on_completed()
+
+            def dispose() -> None:
+                if not over:
+                    end(disposed=True)
+
+            on_next(TurnStarted(run.turn_id, run.adapter.provider, run.adapter.model))
+            if not over:
+                subscription.disposable = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+            return Disposable(dispose)
+
+        return Observable(subscribe)
+
+    return operator

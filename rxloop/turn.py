@@ -1,0 +1,252 @@
+"""A whole agentic turn as one observable."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeAlias
+
+from reactivex import Observable, abc
+
+from rxloop.adapters.base import Adapter
+from rxloop.breaker import Breaker
+from rxloop.channel import Channel
+from rxloop.errors import ConfigurationError
+from rxloop.events import StepStarted, TurnEvent
+from rxloop.limits import Limits
+from rxloop.operators import (
+    Renew,
+    RetryPolicy,
+    Stop,
+    loop_steps,
+    retry_before_first_emit,
+    retry_malformed_call,
+    stall_watchdog,
+    step_cap,
+    step_deadline,
+    stop_on,
+    tool_dispatch,
+    turn_deadline,
+    usage_limit,
+    usage_scan,
+)
+from rxloop.run import Run, conclude
+from rxloop.steps import Conversation, Step, TurnResult
+from rxloop.tools import ResolveTool, Tool, tool
+
+__all__ = ("Turn",)
+
+Tools: TypeAlias = "Iterable[Tool | Callable[..., Any] | Mapping[str, Any]]"
+
+
+class Turn(Observable[TurnEvent]):
+    """
+    One agentic turn: prompt, model step, tool calls, model step, …, answer.
+
+    A turn is a value and a cold observable: every subscription runs it anew, with a state of its own. Standard
+    operators compose it with anything; ``async for event in turn`` iterates over it; ``await turn.result()`` runs it
+    to its end. Disposing a subscription closes the reply, cancels running tools, and nothing is emitted after it.
+
+    Args:
+        adapter: the provider.
+        prompt: the user's message: text, or the provider's content blocks. ``None`` continues a conversation as it is.
+        tools: functions, `Tool` values, or the provider's own declarations of tools that it runs itself; or a callable
+            that returns them, asked before every step.
+        system: the system prompt: text, or the provider's blocks.
+        conversation: what was said before, as an earlier result has it.
+        max_steps: how many requests the turn may make; the adapter's default (16) if not given.
+        renew: asked when the cap is reached; a strictly larger whole number, or a `Renewal` with a message to the
+            model, raises it.
+        retry: how often and how long to wait before content; twice, from 1 s, by default.
+        limits: the clocks and the budget of tokens; none by default.
+        stop: ends the turn gracefully: an observable's first value, an ``asyncio.Event``, an awaitable.
+        breaker: takes failing tools out; the adapter's default if not given, ``None`` for never.
+        resolve_tool_on_miss: second look-up of a tool that is not registered, sync or async.
+        concurrency: how many tools run at once.
+        sequential: run tools one at a time, in call order.
+        on_end: called once per subscription with the `TurnResult`, however it ended, disposal included.
+        buffer: the most events that wait for an asynchronous reader.
+        turn_id: names the run in `turn_started`; a new random one per subscription by default.
+        scheduler: runs every clock; the running event loop's by default.
+
+    Raises:
+        ConfigurationError: a value breaks its rule; raised here, before any request.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        prompt: Any = None,
+        *,
+        tools: Tools | Callable[[], Tools] = (),
+        system: Any = None,
+        conversation: Conversation = (),
+        max_steps: int | None = None,
+        renew: Renew | None = None,
+        retry: RetryPolicy | None = None,
+        limits: Limits | None = None,
+        stop: Stop | None = None,
+        breaker: Breaker | Literal["default"] | None = "default",
+        resolve_tool_on_miss: ResolveTool | None = None,
+        concurrency: int = 16,
+        sequential: bool = False,
+        on_end: Callable[[TurnResult], None] | None = None,
+        buffer: int = 256,
+        turn_id: str | None = None,
+        scheduler: abc.SchedulerBase | None = None,
+    ) -> None:
+        super().__init__(self._subscribe_run)
+        if not isinstance(adapter, Adapter):
+            raise ConfigurationError(f"adapter must be an rxloop Adapter, but got {type(adapter).__name__}")
+        self.adapter = adapter
+        self.limits = limits or Limits()
+        self.max_steps = adapter.default_max_steps if max_steps is None else max_steps
+        if adapter.max_steps_limit is not None and self.max_steps > adapter.max_steps_limit:
+            raise ConfigurationError(
+                f"max_steps must be <= {adapter.max_steps_limit} with {adapter.provider}, but got {max_steps!r}"
+            )
+        self.buffer = buffer
+        self.scheduler = scheduler
+        self._renew = renew
+        self._retry = retry or RetryPolicy()
+        self._breaker = adapter.default_breaker if breaker == "default" else breaker
+        self._resolve_tool_on_miss = resolve_tool_on_miss
+        self._concurrency = concurrency
+        self._sequential = sequential
+        self._stop = stop
+        self._system = system
+        self._on_end = on_end
+        self._turn_id = turn_id
+        self._tools = _lister(tools)
+        self._conversation = adapter.begin(conversation, prompt)
+        self._events(self._run())  # a pipeline that cannot be built is an error here, not at the first event
+
+    def _events(self, run: Run) -> Observable[Any]:
+        """The turn as the pipeline that it is."""
+        limits, timers = self.limits, self.scheduler
+
+        def step(step: Step) -> Observable[Any]:
+            return run.request(step).pipe(
+                stall_watchdog(limits.stall_timeout, first_event_timeout=limits.first_event_timeout, scheduler=timers),
+                retry_before_first_emit(self._retry, step=step.index, scheduler=timers),
+                retry_malformed_call(run.malformed, step=step.index),
+                step_deadline(limits.step_timeout, scheduler=timers),
+                dispatch(step),
+            )
+
+        def dispatch(step: Step) -> Callable[[Observable[Any]], Observable[Any]]:
+            return tool_dispatch(
+                run.tools,
+                step=step.index,
+                breaker=run.breaker,
+                resolve_tool_on_miss=self._resolve_tool_on_miss,
+                on_resolved=run.resolved,
+                concurrency=self._concurrency,
+                sequential=self._sequential,
+                tool_timeout=limits.tool_timeout,
+                journal=step,
+                scheduler=timers,
+            )
+
+        dispatch(run.begin())
+        return loop_steps(run.begin, step, run.advance, opening=lambda step: StepStarted(step.index)).pipe(
+            step_cap(self.max_steps, renew=self._renew, nudge=run.nudge),
+            usage_scan(),
+            usage_limit(
+                total_tokens=limits.total_tokens,
+                input_tokens=limits.input_tokens,
+                output_tokens=limits.output_tokens,
+            ),
+            turn_deadline(limits.turn_timeout, scheduler=timers),
+            stop_on(self._stop, on_stop=run.stop),
+            conclude(run),
+        )
+
+    def __aiter__(self) -> Channel[TurnEvent]:
+        return self.stream()
+
+    def stream(self) -> Channel[TurnEvent]:
+        """
+        Start a run and iterate over its events: in order, bounded by ``buffer``, with backpressure.
+
+        ``async with turn.stream() as events`` leaves deterministically; leaving early disposes the run.
+
+        Raises:
+            ConfigurationError: there is no running event loop.
+        """
+        return Channel(self, buffer=self.buffer)
+
+    async def result(self) -> TurnResult:
+        """
+        Run to the end. Cancelling the caller disposes the run.
+
+        Raises:
+            RxLoopError: the turn failed; ``partial`` has what it had.
+        """
+        run = self._run()
+        ended: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
+
+        def on_error(error: Exception) -> None:
+            if not ended.done():
+                ended.set_exception(error)
+
+        def on_completed() -> None:
+            if not ended.done():
+                ended.set_result(run.result())
+
+        subscription = self._events(run).subscribe(
+            on_error=on_error, on_completed=on_completed, scheduler=self.scheduler
+        )
+        try:
+            return await ended
+        finally:
+            subscription.dispose()
+
+    def result_sync(self) -> TurnResult:
+        """
+        Run to the end from synchronous code, in an event loop of its own.
+
+        Raises:
+            ConfigurationError: an event loop runs in this thread already: ``await turn.result()`` there.
+            RxLoopError: the turn failed; ``partial`` has what it had.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.result())
+        raise ConfigurationError("result_sync() must not be called where an event loop runs: use `await turn.result()`")
+
+    def _run(self) -> Run:
+        return Run(
+            self.adapter,
+            self._conversation,
+            system=self._system,
+            tools=self._tools,
+            breaker=self._breaker,
+            on_end=self._on_end,
+            turn_id=self._turn_id,
+        )
+
+    def _subscribe_run(
+        self, observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None
+    ) -> abc.DisposableBase:
+        return self._events(self._run()).subscribe(observer, scheduler=scheduler or self.scheduler)
+
+
+def _lister(tools: Any) -> Callable[[], list[Tool | Mapping[str, Any]]]:
+    """What asks for the tools of a step; a fixed list is checked now."""
+    if callable(tools) and not isinstance(tools, Tool):
+        return lambda: [_as_tool(item) for item in tools()]
+    if isinstance(tools, (Tool, str, Mapping)):
+        raise ConfigurationError(f"tools must be a list of tools, but got {tools!r}")
+    fixed = [_as_tool(item) for item in tools]
+    return lambda: fixed
+
+
+def _as_tool(item: Any) -> Tool | Mapping[str, Any]:
+    if isinstance(item, (Tool, Mapping)):
+        return item
+    if inspect.isroutine(item):
+        return tool(item)
+    raise ConfigurationError(f"a tool must be a function, a Tool or a provider's declaration, but got {item!r}")
