@@ -67,9 +67,9 @@ class AnthropicAdapter(Adapter):
                 raise ConfigurationError(f"{reserved!r} is the turn's to send: give it to Turn, not to the adapter")
         self.model = model
         self.max_tokens = max_tokens
-        self._client = _asynchronous(_default_client() if client is None else client)
+        self.client = _asynchronous(_default_client() if client is None else client)
         beta = "betas" in fields
-        self._messages = self._client.beta.messages if beta else self._client.messages
+        self._messages = self.client.beta.messages if beta else self.client.messages
         self._fields = _known_to(self._messages.create, fields)
 
     def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:

@@ -326,11 +326,14 @@ class AnthropicBytesDecoder:
         return self._decoded(events) if events else ()
 
     def close(self) -> Iterable[Any]:
-        """The whole reply; a last event without its blank line counts."""
-        rest = self._sse.close()
-        if not rest:
-            return self._decoder.close()
-        return [*self._decoded(rest), *self._decoder.close()]
+        """The whole reply; a last event without its blank line counts, and one that was cut off does not."""
+        events: list[Any] = []
+        try:
+            for data in self._sse.close():
+                events += self._decoder.feed(from_json(data))
+        except ValueError:
+            events.clear()
+        return [*events, *self._decoder.close()]
 
     def _decoded(self, events: list[bytes]) -> Iterable[Any]:
         feed = self._decoder.feed

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from reactivex import Observable
 
@@ -12,6 +15,8 @@ from rxloop.breaker import Breaker
 from rxloop.steps import Conversation, Step, StepResult, ToolResult
 
 __all__ = ("Adapter",)
+
+T = TypeVar("T")
 
 
 class Adapter(ABC):
@@ -70,3 +75,25 @@ class Adapter(ABC):
     def correct(self, conversation: Conversation, result: StepResult) -> list[Mapping[str, Any]]:
         """What is sent after a reply that the provider called malformed; the same again by default."""
         return list(conversation)
+
+    def run_sync(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """
+        Run a coroutine to its end from synchronous code.
+
+        The event loop lives as long as the adapter, so that the connections of its client, which belong to the loop,
+        are good for the next call too. Calls from several threads take turns.
+        """
+        synchronous = self.__dict__.setdefault("_synchronous", _Synchronous())
+        if synchronous.finalizer is None:
+            synchronous.finalizer = weakref.finalize(self, synchronous.runner.close)
+        with synchronous.lock:
+            return synchronous.runner.run(coroutine)
+
+
+class _Synchronous:
+    """The event loop of an adapter's synchronous runs."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.runner = asyncio.Runner()
+        self.finalizer: Any = None

@@ -28,8 +28,10 @@ _DRAIN_SECONDS = 1.0
 class Decoder(Protocol[W_contra]):
     """A pure decoder of one reply: wire items in, events out."""
 
-    complete: bool
-    """The provider said that the reply is whole."""
+    @property
+    def complete(self) -> bool:
+        """Whether the provider said that the reply is whole."""
+        ...
 
     def feed(self, item: W_contra) -> Iterable[Any]:
         """The events that one wire item makes."""
@@ -129,7 +131,10 @@ class _Pumping:
             await self._pump()
         except asyncio.CancelledError:
             if not self.stopped:
-                self._observer.on_error(StreamInterruptedError("the task that reads the reply was cancelled"))
+                # the loop is going down: no time to try again
+                self._observer.on_error(
+                    StreamInterruptedError("the task that reads the reply was cancelled", retryable=False)
+                )
         except _SubscriberFailedError as failure:
             if isinstance(failure.error, (KeyboardInterrupt, SystemExit)):
                 raise failure.error from None
@@ -151,14 +156,14 @@ class _Pumping:
             leaving = stream.__aexit__(None, None, None)
             await (leaving if whole else _surely(leaving))
         if whole:
-            await self._emit(wire.decoder.close())
+            await self._emit(wire.decoder.close)
 
     async def _read(self, wire: Wire[Any]) -> bool:
         """Whether the reply was read to the end of the wire."""
         decoder, items = wire.decoder, wire.items
         feed = decoder.feed
         async for item in items:
-            if not await self._emit(feed(item)):
+            if not await self._emit(feed, item):
                 return False
             if decoder.complete:
                 break
@@ -169,12 +174,12 @@ class _Pumping:
                     pass
         return True
 
-    async def _emit(self, events: Iterable[Any]) -> bool:
+    async def _emit(self, decode: Callable[..., Iterable[Any]], *items: Any) -> bool:
         """Whether the observer wants more."""
         on_next = self._observer.on_next
         demand = self._demand
         try:
-            for event in events:
+            for event in decode(*items):
                 try:
                     on_next(event)
                 except BaseException as error:

@@ -225,7 +225,7 @@ async def concurrent(server: Server, plan: Plan) -> Table:
 
 async def tool(server: Server, plan: Plan) -> Table:
     """A short turn with one tool call."""
-    order = [BASELINE, "rxloop"]
+    order = [BASELINE, "rxloop", "rxloop-declared"]
     if plan.peers:
         order.append("pydantic-ai")
     times = plan.tool_turns // plan.rounds

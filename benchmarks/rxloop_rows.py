@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -67,18 +67,30 @@ class _RxLoopTurn(_RxLoop):
         self._turn_class = _import("rxloop", "Turn")
         super().__init__(url)
 
-    def _turn(self, model: str, *, tools: bool = False) -> Any:
-        return self._turn_class(self._adapter(model), PROMPT, tools=[add] if tools else [])
+    def _turn(self, model: str, tools: Sequence[Any] = ()) -> Any:
+        return self._turn_class(self._adapter(model), PROMPT, tools=tools)
 
 
 class RxLoop(_RxLoopTurn):
-    """A turn that is subscribed with a trivial `on_next`."""
+    """A turn that is subscribed with a trivial `on_next`. Its tool is a plain function."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._tools: list[Any] = [add]
 
     async def text(self, model: str, on_delta: OnDelta) -> int:
         return await _subscribed(self._turn(model), on_delta)
 
     async def tool(self, model: str, on_delta: OnDelta) -> int:
-        return await _subscribed(self._turn(model, tools=True), on_delta)
+        return await _subscribed(self._turn(model, self._tools), on_delta)
+
+
+class RxLoopDeclared(RxLoop):
+    """The same with a tool that is declared once, as `raw-sdk` has its schema written down."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._tools = [_import("rxloop", "tool")(add)]
 
 
 class RxLoopIter(_RxLoopTurn):

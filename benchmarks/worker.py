@@ -25,6 +25,7 @@ FACTORIES: dict[str, Callable[[str], Contender]] = {
     "by-hand": contenders.ByHand,
     "bytes": contenders.Bytes,
     "rxloop": rxloop_rows.RxLoop,
+    "rxloop-declared": rxloop_rows.RxLoopDeclared,
     "rxloop-iter": rxloop_rows.RxLoopIter,
     "rxloop-step": rxloop_rows.RxLoopStep,
     "rxloop-decoder": rxloop_rows.RxLoopDecoder,

@@ -284,7 +284,7 @@ class _Batch(abc.DisposableBase):
             self._look_up(index, call, self._resolve)
 
     def _look_up(self, index: int, call: ToolCall, resolve: ResolveTool) -> None:
-        def on_found(found: Tool | None) -> None:
+        def on_found(found: Any) -> None:
             if found is None:
                 self._unknown(index, call)
             elif not isinstance(found, Tool):

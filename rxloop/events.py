@@ -38,7 +38,7 @@ __all__ = (
 
 
 class _Event:
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     type: ClassVar[str]
 

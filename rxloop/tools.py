@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_origin, get_type_hints, overload
+from typing import Any, Literal, cast, get_origin, get_type_hints, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -214,7 +214,7 @@ class Tool:
         )
 
 
-ResolveTool = Callable[[str], Tool | None | Awaitable[Tool | None]]
+ResolveTool = Callable[[str], Tool | Awaitable[Tool | None] | None]
 
 
 @overload
@@ -275,7 +275,7 @@ def _tool(
 ) -> Tool:
     if not callable(function):
         raise ConfigurationError(f"@tool must be put on a function, but got {function!r}")
-    name = name or getattr(function, "__name__", type(function).__name__)
+    name = name or str(getattr(function, "__name__", type(function).__name__))
     summary, parameter_docs = _documentation(inspect.getdoc(function) or "")
     signature, hints, context_parameter = _signature(name, function)
     arguments: TypeAdapter[dict[str, Any]] = _arguments_adapter(name, signature, hints)
@@ -305,6 +305,7 @@ class _Schema(GenerateJsonSchema):
     """Titles repeat the names; they would only cost tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
+        """Never."""
         return False
 
 
@@ -339,7 +340,7 @@ def _arguments_adapter(name: str, signature: inspect.Signature, hints: dict[str,
     capture.__signature__ = signature  # type: ignore[attr-defined]
     capture.__annotations__ = {key: hints[key] for key in signature.parameters if key in hints}
     try:
-        adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(capture)
+        adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(cast(Any, capture))
         adapter.json_schema()
     except PydanticUserError as error:
         raise ConfigurationError(f"the parameters of tool {name!r} have no JSON schema: {error.message}") from error

@@ -106,7 +106,7 @@ class Turn(Observable[TurnEvent]):
             raise ConfigurationError(
                 f"max_steps must be <= {adapter.max_steps_limit} with {adapter.provider}, but got {max_steps!r}"
             )
-        self.buffer = buffer
+        self._buffer = buffer
         self.scheduler = scheduler
         self._renew = renew
         self._retry = retry or RetryPolicy()
@@ -175,7 +175,7 @@ class Turn(Observable[TurnEvent]):
         Raises:
             ConfigurationError: there is no running event loop.
         """
-        return Channel(self, buffer=self.buffer)
+        return Channel(self, buffer=self._buffer)
 
     async def result(self) -> TurnResult:
         """
@@ -205,7 +205,7 @@ class Turn(Observable[TurnEvent]):
 
     def result_sync(self) -> TurnResult:
         """
-        Run to the end from synchronous code, in an event loop of its own.
+        Run to the end from synchronous code, in an event loop that the adapter keeps.
 
         Raises:
             ConfigurationError: an event loop runs in this thread already: ``await turn.result()`` there.
@@ -214,7 +214,7 @@ class Turn(Observable[TurnEvent]):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(self.result())
+            return self.adapter.run_sync(self.result())
         raise ConfigurationError("result_sync() must not be called where an event loop runs: use `await turn.result()`")
 
     def _run(self) -> Run:
