@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from reactivex import Observable, abc
-from reactivex.disposable import Disposable, SerialDisposable
+from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
+from reactivex.scheduler import CurrentThreadScheduler
 
 from rxloop.steps import StepSettled
 
@@ -100,7 +101,8 @@ def loop_steps(
             disposed = True
             current.dispose()
 
-        run()
-        return Disposable(dispose)
+        # on the trampoline: whoever disposes on the first item must have something to dispose
+        starting = CurrentThreadScheduler.singleton().schedule(lambda *_: run())
+        return CompositeDisposable(starting, Disposable(dispose))
 
     return Observable(subscribe)

@@ -33,10 +33,9 @@ def from_awaitable(awaitable: Awaitable[Any], *, context: Context | None = None)
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         loop = running_loop()
 
-        async def run() -> Any:
-            return await awaitable
-
-        task = loop.create_task(run(), context=context)
+        # a coroutine becomes the task itself: one that is cancelled before it starts was awaited all the same
+        running = awaitable if inspect.iscoroutine(awaitable) else _awaiting(awaitable)
+        task = loop.create_task(running, context=context)
         abandoned = False
 
         def settle(task: asyncio.Task[Any]) -> None:
@@ -124,6 +123,10 @@ def invoke(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> Obser
         return Disposable(dispose)
 
     return Observable(subscribe)
+
+
+async def _awaiting(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
 
 
 def _run_in_thread(

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from reactivex import Observable, abc
-from reactivex.disposable import Disposable, SingleAssignmentDisposable
+from reactivex.disposable import CompositeDisposable, Disposable, SingleAssignmentDisposable
+from reactivex.scheduler import CurrentThreadScheduler
 
 from rxloop.adapters.base import Adapter
 from rxloop.breaker import Breaker
@@ -28,7 +29,7 @@ from rxloop.steps import (
 from rxloop.tools import Tool
 from rxloop.usage import Usage
 
-__all__ = ("Run", "conclude")
+__all__ = ("Run", "announce", "conclude")
 
 _MAX_RESUMES = 8
 """How often a turn goes on by itself after the provider paused."""
@@ -67,6 +68,7 @@ class Run:
         self.malformed = MalformedBudget(adapter.malformed_retries)
         self.tools: dict[str, Tool] = {}
         self.on_end = on_end
+        self.opened = False
         self._system = system
         self._list_tools = tools
         self._resolved: dict[str, Tool] = {}
@@ -78,6 +80,11 @@ class Run:
         self._tool_calls: list[ToolCall] = []
         self._tool_results: list[ToolResult] = []
         self._step = self._next_step(0, conversation, {})
+
+    def opening(self) -> TurnStarted:
+        """The first event."""
+        self.opened = True
+        return TurnStarted(self.turn_id, self.adapter.provider, self.adapter.model)
 
     def begin(self) -> Step:
         """The first step."""
@@ -200,16 +207,49 @@ def _sealed(reply: StepResult, recorded: Iterable[ToolResult]) -> list[ToolResul
     ]
 
 
-def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
+def announce(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
     """
-    Open and close a turn's events, and keep what it came to.
+    Open a turn's events.
 
     .. marble::
         --a--b--c--|
+        [ announce(run) ]
+        T-a--b--c--|
+
+    ``T`` is `TurnStarted`, emitted on subscription. Whoever disposes on it prevents the source.
+    """
+
+    def operator(source: Observable[Any]) -> Observable[Any]:
+        def subscribe(
+            observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            subscription = SingleAssignmentDisposable()
+
+            def begin(*_: Any) -> None:
+                observer.on_next(run.opening())
+                if not subscription.is_disposed:
+                    subscription.disposable = source.subscribe(observer, scheduler=scheduler)
+
+            # on the trampoline: whoever disposes on the first event must have something to dispose
+            starting = CurrentThreadScheduler.singleton().schedule(begin)
+            return CompositeDisposable(starting, subscription)
+
+        return Observable(subscribe)
+
+    return operator
+
+
+def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
+    """
+    Close a turn's events, and keep what it came to.
+
+    .. marble::
+        T-a--b--c--|
         [ conclude(run) ]
         T-a--b--c--(F|)
 
-    ``T`` is `TurnStarted`, ``F`` is `TurnFinished`. A failure gets the run's `Partial`. A subscriber that raises ends
+    ``T`` is `TurnStarted`, which comes first even if the turn is stopped before it began; ``F`` is `TurnFinished`. A
+    failure gets the run's `Partial`. A subscriber that raises ends
     its own subscription with what it raised. Whatever ends the run, disposal included, ``on_end`` is told once.
     """
 
@@ -250,6 +290,8 @@ def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
                 if over:
                     return
                 try:
+                    if not run.opened:
+                        forward(run.opening())
                     result = end()
                     forward(
                         TurnFinished(
@@ -271,9 +313,7 @@ def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
                 if not over:
                     end(disposed=True)
 
-            on_next(TurnStarted(run.turn_id, run.adapter.provider, run.adapter.model))
-            if not over:
-                subscription.disposable = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+            subscription.disposable = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
             return Disposable(dispose)
 
         return Observable(subscribe)

@@ -31,7 +31,7 @@ from rxloop.operators import (
     usage_limit,
     usage_scan,
 )
-from rxloop.run import Run, conclude
+from rxloop.run import Run, announce, conclude
 from rxloop.steps import Conversation, Step, TurnResult
 from rxloop.tools import ResolveTool, Tool, tool
 
@@ -158,6 +158,7 @@ class Turn(Observable[TurnEvent]):
                 input_tokens=limits.input_tokens,
                 output_tokens=limits.output_tokens,
             ),
+            announce(run),
             turn_deadline(limits.turn_timeout, scheduler=timers),
             stop_on(self._stop, on_stop=run.stop),
             conclude(run),

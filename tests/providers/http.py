@@ -327,7 +327,7 @@ class LocalServer:
                 self._started.set_exception(error)
 
     async def _main(self) -> None:
-        listener = socket.socket()
+        listener = socket.socket(proto=socket.IPPROTO_TCP)  # asyncio disables Nagle only where the protocol is named
         # Accepted sockets inherit it: a small buffer makes a client that stops reading visible at once.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         listener.bind(("127.0.0.1", 0))

@@ -1,0 +1,292 @@
+"""Cassettes: recorded HTTP in vcrpy's YAML form, read without patching anything and written without secrets."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from rxloop.errors import ConfigurationError
+
+__all__ = ("Interaction", "read_cassette", "vcr_config")
+
+_REQUEST_HEADERS = ("accept", "anthropic-beta", "anthropic-version", "content-type", "x-amz-target")
+_RESPONSE_HEADERS = (
+    "content-encoding",
+    "content-type",
+    "retry-after",
+    "retry-after-ms",
+    "x-amzn-errortype",
+)
+_SECRET_QUERY = ("access_token", "api_key", "key", "token", "X-Amz-Credential", "X-Amz-Security-Token", "X-Amz-Signature")
+# what is a digest already stays: vcrpy filters a request more than once
+_ID = re.compile(
+    r"\b(?P<kind>msg|req|toolu|srvtoolu|mcptoolu|container|file|msgbatch)_(?!x{4})(?P<rest>[A-Za-z0-9]{16,})"
+    r"|\b(?!00000000-0000-4000-8000-)(?P<uuid>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"
+)
+_ACCOUNT_PATH = re.compile(r"/(projects|accounts|organizations)/[^/?]+")
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class Interaction:
+    """
+    One recorded request and its response.
+
+    Args:
+        method: the HTTP method.
+        uri: the request's address.
+        request_headers: by lower-case name.
+        request_body: as it was sent, uncompressed.
+        status: the response's HTTP status.
+        headers: the response's headers by lower-case name, without those that speak of the transfer.
+        body: the response's body, uncompressed.
+    """
+
+    method: str
+    uri: str
+    request_headers: Mapping[str, str]
+    request_body: bytes
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def host(self) -> str:
+        """The host that was asked."""
+        return urlsplit(self.uri).hostname or ""
+
+    @property
+    def path(self) -> str:
+        """The path of the address, without its query."""
+        return urlsplit(self.uri).path
+
+
+def read_cassette(path: str | os.PathLike[str]) -> list[Interaction]:
+    """
+    The interactions of a cassette in vcrpy's format, version 1, in the order in which they were recorded.
+
+    Bodies may be text, bytes or base64, compressed or not, whatever the headers say of it.
+
+    Args:
+        path: a YAML file, or vcrpy's JSON form of it.
+
+    Raises:
+        ConfigurationError: the file cannot be read or is not such a cassette, or vcrpy is not installed.
+
+    Source: https://vcrpy.readthedocs.io/en/latest/advanced.html
+    """
+    shown = os.fspath(path)
+    text = _read(Path(path))
+    try:
+        from vcr.serialize import deserialize
+        from vcr.serializers import jsonserializer, yamlserializer
+    except ImportError as error:
+        raise ConfigurationError('reading a cassette needs vcrpy: pip install "rxloop[test]"') from error
+    serializer = _Lenient(jsonserializer if text.lstrip().startswith("{") else yamlserializer, shown)
+    try:
+        requests, responses, *_ = deserialize(text, serializer)
+        recorded = [_interaction(*pair) for pair in zip(requests, responses, strict=True)]
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigurationError(f"{shown} is not a cassette in vcrpy's format: {reason}") from error
+    if not recorded:
+        raise ConfigurationError(f"{shown} has no interactions: record it again, or give another cassette")
+    return recorded
+
+
+def vcr_config(*, base_url: str | None = None) -> dict[str, Any]:
+    """
+    Options for ``vcr.VCR(...)``, ``use_cassette(...)`` or pytest-recording that record without secrets.
+
+    Of the headers only those are written that a replay needs, so no credential, cookie or account is among them.
+    Credentials in a query, and accounts and projects in an address, are replaced. The provider's own identifiers
+    become digests of themselves, the same in a reply and in the request that answers it. Nothing depends on the
+    machine, so that recording the same again makes no difference.
+
+    Args:
+        base_url: written in place of the scheme and host that were asked, for recordings from a server of your own.
+    """
+    target = None if base_url is None else urlsplit(base_url)
+
+    def before_record_request(request: Any) -> Any:
+        address = urlsplit(request.uri)
+        if target is not None:
+            address = address._replace(scheme=target.scheme, netloc=target.netloc)
+        address = address._replace(path=_ACCOUNT_PATH.sub(r"/\1/recorded", address.path))
+        request.uri = address.geturl()
+        request.headers = {
+            name.lower(): _first(value) for name, value in request.headers.items() if name.lower() in _REQUEST_HEADERS
+        }
+        request.body = _scrubbed(request.body)
+        return request
+
+    def before_record_response(response: dict[str, Any]) -> dict[str, Any]:
+        headers = response["headers"]
+        response["headers"] = {
+            name.lower(): value for name, value in headers.items() if name.lower() in _RESPONSE_HEADERS
+        }
+        response["body"] = {**response["body"], "string": _scrubbed(response["body"].get("string"))}
+        return response
+
+    return {
+        "before_record_request": before_record_request,
+        "before_record_response": before_record_response,
+        "decode_compressed_response": True,
+        "filter_query_parameters": [(name, "recorded") for name in _SECRET_QUERY],
+    }
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path} does not exist: give the path of a cassette") from None
+    except IsADirectoryError:
+        raise ConfigurationError(f"{path} is a directory: give the cassettes that are in it") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is not text in UTF-8: give a cassette in YAML") from error
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not text.strip():
+        raise ConfigurationError(f"{path} is empty: record it again, or give another cassette")
+    return text
+
+
+class _Lenient:
+    """vcrpy's serializer, with what recorders of other projects write made into what vcrpy's own writes."""
+
+    def __init__(self, serializer: Any, shown: str) -> None:
+        self._serializer = serializer
+        self._shown = shown
+
+    def deserialize(self, text: str) -> Any:
+        data = self._serializer.deserialize(text)
+        interactions = data.get("interactions") if isinstance(data, Mapping) else None
+        if not isinstance(interactions, list):
+            raise ConfigurationError(
+                f"{self._shown} is not a cassette in vcrpy's format: it must be a mapping with a list of interactions"
+            )
+        version = data.get("version", 1)
+        if version != 1:
+            raise ConfigurationError(f"{self._shown} must be a cassette of version 1, but it is of version {version!r}")
+        for item in interactions:
+            if isinstance(item, Mapping):
+                _plain_request(item["request"])
+                _plain_response(item["response"])
+        return data
+
+
+def _plain_request(request: dict[str, Any]) -> None:
+    parsed = request.pop("parsed_body", None)
+    body = request.get("body")
+    if parsed is not None:
+        body = json.dumps(parsed, ensure_ascii=False)
+    elif isinstance(body, Mapping):
+        body = _mapping_body(body)
+    # vcrpy's own reader knows these names only
+    kept = {name: request.get(name) for name in ("method", "uri", "headers")}
+    request.clear()
+    request.update(kept, headers=kept["headers"] or {}, body=body)
+
+
+def _plain_response(response: dict[str, Any]) -> None:
+    parsed = response.pop("parsed_body", None)
+    if parsed is not None:
+        response["body"] = {"string": json.dumps(parsed, ensure_ascii=False)}
+    elif "content" in response:
+        # vcrpy's former form of httpx responses
+        response["body"] = {"string": response.pop("content")}
+    body = response.get("body")
+    response["body"] = {"string": _mapping_body(body) if isinstance(body, Mapping) else body}
+    if "status_code" in response:
+        response["status"] = {"code": response.pop("status_code")}
+
+
+def _mapping_body(body: Mapping[str, Any]) -> Any:
+    encoded = body.get("base64_string")
+    if encoded is not None:
+        return base64.b64decode(encoded)
+    if "string" in body or not body:
+        return body.get("string")
+    return json.dumps(body, ensure_ascii=False)
+
+
+def _interaction(request: Any, response: Mapping[str, Any]) -> Interaction:
+    body = request.body
+    if hasattr(body, "read"):
+        body = body.read()
+    elif isinstance(body, Iterator):
+        body = b"".join(part.encode() if isinstance(part, str) else part for part in body)
+    headers = {str(name).lower(): _first(value) for name, value in (response.get("headers") or {}).items()}
+    content = _uncompressed(response["body"]["string"] or b"", headers)
+    for name in ("content-length", "transfer-encoding"):
+        headers.pop(name, None)
+    return Interaction(
+        method=str(request.method),
+        uri=str(request.uri),
+        request_headers={str(name).lower(): _first(value) for name, value in request.headers.items()},
+        request_body=_uncompressed(body or b"", {}),
+        status=int(response["status"]["code"]),
+        headers=headers,
+        body=content,
+    )
+
+
+def _uncompressed(body: bytes, headers: dict[str, str]) -> bytes:
+    """The body as it is meant. Recorders undo a compression and leave its header, or the other way round."""
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if body.startswith(_GZIP):
+        decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+        body = decompressor.decompress(body) + decompressor.flush()
+    elif encoding == "deflate":
+        for wbits in (zlib.MAX_WBITS, -zlib.MAX_WBITS):
+            try:
+                body = zlib.decompress(body, wbits)
+            except zlib.error:
+                continue
+            break
+    elif encoding not in ("", "gzip", "identity") and not _is_text(body):
+        # whoever serves the body knows more encodings
+        return body
+    headers.pop("content-encoding", None)
+    return body
+
+
+def _is_text(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _first(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_first(item) for item in value)
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _scrubbed(body: Any) -> Any:
+    if isinstance(body, bytes):
+        try:
+            return _scrubbed(body.decode()).encode()
+        except UnicodeDecodeError:
+            # framed and checksummed; its identifiers stay
+            return body
+    return _ID.sub(_digest, body) if isinstance(body, str) else body
+
+
+def _digest(found: re.Match[str]) -> str:
+    digest = hashlib.sha256((found["rest"] or found["uuid"]).encode()).hexdigest()
+    return f"{found['kind']}_xxxx{digest[:20]}" if found["kind"] else f"00000000-0000-4000-8000-{digest[:12]}"
