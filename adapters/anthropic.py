@@ -105,8 +105,9 @@ class AnthropicAdapter(Adapter):
 
     def request(self, step: Step) -> dict[str, Any]:
         """The keywords of the SDK's ``create`` for a step."""
-        declared = [item for item in step.tools if isinstance(item, ToolDeclaration)]
-        names = _names(declared)
+        return self._request(step, _names(step))
+
+    def _request(self, step: Step, names: NameMap) -> dict[str, Any]:
         request: dict[str, Any] = {
             "model": self.model,
             "max_tokens": self.max_tokens,
@@ -130,9 +131,9 @@ class AnthropicAdapter(Adapter):
 
     @asynccontextmanager
     async def _connect(self, step: Step) -> AsyncIterator[Wire[Any]]:
-        names = _names(item for item in step.tools if isinstance(item, ToolDeclaration))
+        names = _names(step)
         step.draft = decoder = AnthropicDecoder(step.index, names.name)
-        async with self._messages.with_streaming_response.create(**self.request(step)) as response:
+        async with self._messages.with_streaming_response.create(**self._request(step, names)) as response:
             yield await _wire(response, decoder)
 
 
@@ -249,8 +250,9 @@ def _known_to(create: Any, fields: Mapping[str, Any], body: Any = None) -> dict[
     return keywords
 
 
-def _names(declared: Iterable[ToolDeclaration]) -> NameMap:
-    return NameMap((item.name for item in declared), pattern=_NAME, allowed="a-zA-Z0-9_-", longest=64)
+def _names(step: Step) -> NameMap:
+    declared = (item.name for item in step.tools if isinstance(item, ToolDeclaration))
+    return NameMap(declared, pattern=_NAME, allowed="a-zA-Z0-9_-", longest=64)
 
 
 def _declaration(declaration: ToolDeclaration, names: NameMap) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Protocol
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable, SingleAssignmentDisposable
 
@@ -352,7 +351,7 @@ class _Batch(abc.DisposableBase):
             nonlocal output
             try:
                 output = _json_able(output)
-            except (PydanticSerializationError, ValueError) as error:
+            except ValueError as error:
                 output = None
                 end(f"the tool's output has no JSON form: {error}")
             else:
@@ -436,6 +435,9 @@ def _validated(found: Tool, call: ToolCall) -> dict[str, Any]:
 def _json_able(value: Any) -> Any:
     if value is None or isinstance(value, (str, bool, int)):
         return value
+    # together with its schemas it is the larger half of an import that most results never need
+    from pydantic_core import to_jsonable_python
+
     return to_jsonable_python(value, inf_nan_mode="strings")
 
 

@@ -29,7 +29,7 @@ from rxloop.steps import (
 from rxloop.tools import Tool
 from rxloop.usage import Usage
 
-__all__ = ("Run", "announce", "conclude")
+__all__ = ("Run", "announce", "conclude", "unique_names")
 
 _MAX_RESUMES = 8
 """How often a turn goes on by itself after the provider paused."""
@@ -180,16 +180,9 @@ class Run:
         )
 
     def _next_step(self, index: int, conversation: Conversation, carry: Mapping[str, Any]) -> Step:
-        executable: dict[str, Tool] = {}
-        declared: list[Any] = []
-        for item in self._list_tools():
-            if isinstance(item, Tool):
-                if item.name in executable:
-                    raise ConfigurationError(f"tool names must be unique, but {item.name!r} is given twice")
-                executable[item.name] = item
-                declared.append(item.declaration)
-            else:
-                declared.append(item)
+        listed = list(self._list_tools())
+        executable = unique_names(listed)
+        declared: list[Any] = [item.declaration if isinstance(item, Tool) else item for item in listed]
         for name, found in self._resolved.items():
             if name not in executable:
                 executable[name] = found
@@ -197,6 +190,20 @@ class Run:
         self.tools.clear()
         self.tools.update(executable)
         return Step(index, conversation, self._system, declared, carry)
+
+
+def unique_names(tools: Iterable[Tool | Mapping[str, Any]]) -> dict[str, Tool]:
+    """
+    The tools that can run, by name.
+
+    Raises:
+        ConfigurationError: two have the same name.
+    """
+    executable: dict[str, Tool] = {}
+    for item in tools:
+        if isinstance(item, Tool) and executable.setdefault(item.name, item) is not item:
+            raise ConfigurationError(f"tool names must be unique, but {item.name!r} is given twice")
+    return executable
 
 
 def _sealed(reply: StepResult, recorded: Iterable[ToolResult]) -> list[ToolResult]:

@@ -7,15 +7,15 @@ import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_origin, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, get_origin, get_type_hints, overload
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
-from pydantic.json_schema import GenerateJsonSchema
 from reactivex import Observable
 
 from rxloop.checks import positive_seconds
 from rxloop.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
 
 __all__ = (
     "CancellationToken",
@@ -278,35 +278,19 @@ def _tool(
     name = name or str(getattr(function, "__name__", type(function).__name__))
     summary, parameter_docs = _documentation(inspect.getdoc(function) or "")
     signature, hints, context_parameter = _signature(name, function)
-    arguments: TypeAdapter[dict[str, Any]] = _arguments_adapter(name, signature, hints)
-    schema = arguments.json_schema(schema_generator=_Schema)
+    arguments, schema = _arguments(name, signature, hints)
     for parameter, text in parameter_docs.items():
         if parameter in schema["properties"]:
             schema["properties"][parameter].setdefault("description", text)
-
-    def validate(raw: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return arguments.validate_python(raw)
-        except ValidationError as error:
-            raise InvalidArgumentsError(_readable(error)) from error
-
     return Tool(
         ToolDeclaration(name, summary if description is None else description, schema, dict(fields or {})),
         function,
         kind=_kind(function, hints.get("return")),
-        validate=validate,
+        validate=_validator(arguments),
         context_parameter=context_parameter,
         timeout=timeout,
         sequential=sequential,
     )
-
-
-class _Schema(GenerateJsonSchema):
-    """Titles repeat the names; they would only cost tokens."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        """Never."""
-        return False
 
 
 def _signature(name: str, function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any], str | None]:
@@ -333,7 +317,20 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[inspect.Signatu
     return inspect.Signature(keyword_only), hints, context_parameter
 
 
-def _arguments_adapter(name: str, signature: inspect.Signature, hints: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
+def _arguments(
+    name: str, signature: inspect.Signature, hints: dict[str, Any]
+) -> tuple[TypeAdapter[dict[str, Any]], dict[str, Any]]:
+    # pydantic is the larger half of the import: it waits for the first tool
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Untitled(GenerateJsonSchema):
+        """Titles repeat the names; they would only cost tokens."""
+
+        def field_title_should_be_set(self, schema: Any) -> bool:
+            return False
+
     def capture(**arguments: Any) -> dict[str, Any]:
         return arguments
 
@@ -341,10 +338,21 @@ def _arguments_adapter(name: str, signature: inspect.Signature, hints: dict[str,
     capture.__annotations__ = {key: hints[key] for key in signature.parameters if key in hints}
     try:
         adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(cast(Any, capture))
-        adapter.json_schema()
+        return adapter, adapter.json_schema(schema_generator=Untitled)
     except PydanticUserError as error:
         raise ConfigurationError(f"the parameters of tool {name!r} have no JSON schema: {error.message}") from error
-    return adapter
+
+
+def _validator(arguments: TypeAdapter[dict[str, Any]]) -> Validate:
+    from pydantic import ValidationError
+
+    def validate(raw: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return arguments.validate_python(raw)
+        except ValidationError as error:
+            raise InvalidArgumentsError(_readable(error)) from error
+
+    return validate
 
 
 def _kind(function: Callable[..., Any], returns: Any = None) -> Kind:

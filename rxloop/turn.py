@@ -12,6 +12,7 @@ from reactivex import Observable, abc
 from rxloop.adapters.base import Adapter
 from rxloop.breaker import Breaker
 from rxloop.channel import Channel
+from rxloop.checks import whole
 from rxloop.errors import ConfigurationError
 from rxloop.events import StepStarted, TurnEvent
 from rxloop.limits import Limits
@@ -31,7 +32,7 @@ from rxloop.operators import (
     usage_limit,
     usage_scan,
 )
-from rxloop.run import Run, announce, conclude
+from rxloop.run import Run, announce, conclude, unique_names
 from rxloop.steps import Conversation, Step, TurnResult
 from rxloop.tools import ResolveTool, Tool, tool
 
@@ -120,7 +121,12 @@ class Turn(Observable[TurnEvent]):
         self._turn_id = turn_id
         self._tools = _lister(tools)
         self._conversation = adapter.begin(conversation, prompt)
-        self._events(self._run())  # a pipeline that cannot be built is an error here, not at the first event
+        # what the pipeline would refuse is refused here, not at the first event
+        whole("max_steps", self.max_steps, minimum=1)
+        whole("concurrency", concurrency, minimum=1)
+        whole("buffer", buffer, minimum=8)
+        stop_on(stop)
+        unique_names(self._tools())
 
     def _events(self, run: Run) -> Observable[Any]:
         """The turn as the pipeline that it is."""
@@ -149,7 +155,6 @@ class Turn(Observable[TurnEvent]):
                 scheduler=timers,
             )
 
-        dispatch(run.begin())
         return loop_steps(run.begin, step, run.advance, opening=lambda step: StepStarted(step.index)).pipe(
             step_cap(self.max_steps, renew=self._renew, nudge=run.nudge),
             usage_scan(),

@@ -36,7 +36,7 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.get_closest_marker("asyncio"):
         loop = request.getfixturevalue("_loop")
     threads = set(threading.enumerate())
-    sockets = {id(item) for item in _open_sockets()}
+    before = {id(item) for item in (*_open_sockets(), *_open_responses())}
     yield
     if loop is not None:
         tasks = loop.run_until_complete(_unfinished_tasks())
@@ -45,10 +45,8 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     assert not running, f"the test must leave no thread, but left {running}"
     # whatever was dropped without being closed warns now, and a warning is an error
     gc.collect()
-    left = [item for item in _open_sockets() if id(item) not in sockets]
-    assert not left, f"the test must leave no socket, but left {left}"
-    unclosed = [item for item in _tracked("httpx2", "Response") if not item.is_closed]
-    assert not unclosed, f"the test must close every response, but left {unclosed}"
+    left = [item for item in (*_open_sockets(), *_open_responses()) if id(item) not in before]
+    assert not left, f"the test must leave no socket and no response open, but left {left}"
 
 
 async def _unfinished_tasks() -> list[str]:
@@ -77,6 +75,8 @@ def _open_sockets() -> list[Any]:
     return [item for item in gc.get_objects() if issubclass(type(item), socket.socket) and item.fileno() >= 0]
 
 
-def _tracked(module: str, name: str) -> list[Any]:
-    cls = getattr(sys.modules.get(module), name, None)
-    return [] if cls is None else [item for item in gc.get_objects() if issubclass(type(item), cls)]
+def _open_responses() -> list[Any]:
+    response = getattr(sys.modules.get("httpx2"), "Response", None)
+    if response is None:
+        return []
+    return [item for item in gc.get_objects() if issubclass(type(item), response) and not item.is_closed]

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from rxloop.errors import ConfigurationError
+from rxloop.testing.files import read_text
 
 __all__ = ("Interaction", "read_cassette", "vcr_config")
 
-_REQUEST_HEADERS = ("accept", "anthropic-beta", "anthropic-version", "content-type", "x-amz-target")
+_REQUEST_HEADERS = ("anthropic-beta", "content-type", "x-amz-target")
 _RESPONSE_HEADERS = (
     "content-encoding",
     "content-type",
@@ -26,7 +27,15 @@ _RESPONSE_HEADERS = (
     "retry-after-ms",
     "x-amzn-errortype",
 )
-_SECRET_QUERY = ("access_token", "api_key", "key", "token", "X-Amz-Credential", "X-Amz-Security-Token", "X-Amz-Signature")
+_SECRET_QUERY = (
+    "access_token",
+    "api_key",
+    "key",
+    "token",
+    "X-Amz-Credential",
+    "X-Amz-Security-Token",
+    "X-Amz-Signature",
+)
 # what is a digest already stays: vcrpy filters a request more than once
 _ID = re.compile(
     r"\b(?P<kind>msg|req|toolu|srvtoolu|mcptoolu|container|file|msgbatch)_(?!x{4})(?P<rest>[A-Za-z0-9]{16,})"
@@ -42,6 +51,7 @@ class Interaction:
     One recorded request and its response.
 
     Args:
+        index: its place in the cassette, from 0.
         method: the HTTP method.
         uri: the request's address.
         request_headers: by lower-case name.
@@ -51,6 +61,7 @@ class Interaction:
         body: the response's body, uncompressed.
     """
 
+    index: int
     method: str
     uri: str
     request_headers: Mapping[str, str]
@@ -85,7 +96,7 @@ def read_cassette(path: str | os.PathLike[str]) -> list[Interaction]:
     Source: https://vcrpy.readthedocs.io/en/latest/advanced.html
     """
     shown = os.fspath(path)
-    text = _read(Path(path))
+    text = read_text(path, "a cassette")
     try:
         from vcr.serialize import deserialize
         from vcr.serializers import jsonserializer, yamlserializer
@@ -94,7 +105,7 @@ def read_cassette(path: str | os.PathLike[str]) -> list[Interaction]:
     serializer = _Lenient(jsonserializer if text.lstrip().startswith("{") else yamlserializer, shown)
     try:
         requests, responses, *_ = deserialize(text, serializer)
-        recorded = [_interaction(*pair) for pair in zip(requests, responses, strict=True)]
+        recorded = [_interaction(*item) for item in zip(itertools.count(), requests, responses, strict=False)]
     except ConfigurationError:
         raise
     except Exception as error:
@@ -145,22 +156,6 @@ def vcr_config(*, base_url: str | None = None) -> dict[str, Any]:
         "decode_compressed_response": True,
         "filter_query_parameters": [(name, "recorded") for name in _SECRET_QUERY],
     }
-
-
-def _read(path: Path) -> str:
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        raise ConfigurationError(f"{path} does not exist: give the path of a cassette") from None
-    except IsADirectoryError:
-        raise ConfigurationError(f"{path} is a directory: give the cassettes that are in it") from None
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path} is not text in UTF-8: give a cassette in YAML") from error
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
-    if not text.strip():
-        raise ConfigurationError(f"{path} is empty: record it again, or give another cassette")
-    return text
 
 
 class _Lenient:
@@ -222,7 +217,7 @@ def _mapping_body(body: Mapping[str, Any]) -> Any:
     return json.dumps(body, ensure_ascii=False)
 
 
-def _interaction(request: Any, response: Mapping[str, Any]) -> Interaction:
+def _interaction(index: int, request: Any, response: Mapping[str, Any]) -> Interaction:
     body = request.body
     if hasattr(body, "read"):
         body = body.read()
@@ -233,6 +228,7 @@ def _interaction(request: Any, response: Mapping[str, Any]) -> Interaction:
     for name in ("content-length", "transfer-encoding"):
         headers.pop(name, None)
     return Interaction(
+        index=index,
         method=str(request.method),
         uri=str(request.uri),
         request_headers={str(name).lower(): _first(value) for name, value in request.headers.items()},

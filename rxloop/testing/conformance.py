@@ -372,9 +372,7 @@ class AdapterConformance:
         assert recorder.error.partial is not None
         assert [result.output for result in recorder.error.partial.tool_results] == [5, 2]
         assert recorder.error.partial.usage.output_tokens >= CALLS.usage.output_tokens
-        continued = await self.run(
-            provider, prompt="go on", conversation=recorder.error.partial.conversation
-        )
+        continued = await self.run(provider, prompt="go on", conversation=recorder.error.partial.conversation)
         assert continued.finished.text == "It is 5."
         self.check_history(provider)
 
@@ -608,9 +606,7 @@ class AdapterConformance:
             await provider.close(adapter)
         return len(recorder.events)
 
-    async def _continue(
-        self, provider: ScriptedProvider, adapter: Adapter, result: TurnResult, requests: int
-    ) -> None:
+    async def _continue(self, provider: ScriptedProvider, adapter: Adapter, result: TurnResult, requests: int) -> None:
         """Another turn on what is left of a turn: valid, and with every result that was there."""
         # replies that the turn did not come to ask for
         for _ in range((2 if provider.has_tools else 1) - requests):

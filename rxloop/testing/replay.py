@@ -139,7 +139,7 @@ def replay(
 def _recorded_turns(path: Path) -> list[tuple[Recordings, list[RecordedStep]]]:
     turns: list[_Growing] = []
     others: list[str] = []
-    for index, interaction in enumerate(read_cassette(path)):
+    for interaction in read_cassette(path):
         provider = next((item for item in PROVIDERS if item.recognise(interaction)), None)
         if provider is None:
             others.append(_named(path, interaction))
@@ -147,7 +147,7 @@ def _recorded_turns(path: Path) -> list[tuple[Recordings, list[RecordedStep]]]:
         try:
             request = provider.request(interaction)
         except ConfigurationError as error:
-            raise ConfigurationError(f"{path}, interaction {index}: {error}") from error
+            raise ConfigurationError(f"{path}, interaction {interaction.index}: {error}") from error
         reply = provider.reply(interaction)
         fits = [turn.fit(provider, request) for turn in turns]
         best = max(fits, default=0)
@@ -157,13 +157,13 @@ def _recorded_turns(path: Path) -> list[tuple[Recordings, list[RecordedStep]]]:
             grown.grow(request, interaction, reply)
             turns.append(grown)
         else:
-            turns.append(_Growing(index, provider, request, interaction, reply))
+            turns.append(_Growing(provider, request, interaction, reply))
     if not turns:
         raise ConfigurationError(
             f"{path} has no request that can be replayed: {', '.join(dict.fromkeys(others))} is not supported yet; "
             f"supported: {', '.join(item.provider for item in PROVIDERS)}"
         )
-    return [(turn.provider, turn.steps) for turn in sorted(turns, key=lambda turn: turn.began)]
+    return [(turn.provider, turn.steps) for turn in sorted(turns, key=_began)]
 
 
 def _named(path: Path, interaction: Interaction) -> str:
@@ -181,9 +181,8 @@ class _Growing:
     """A recorded turn while its continuation is looked for."""
 
     def __init__(
-        self, began: int, provider: Recordings, request: RecordedRequest, interaction: Interaction, reply: RecordedReply
+        self, provider: Recordings, request: RecordedRequest, interaction: Interaction, reply: RecordedReply
     ) -> None:
-        self.began = began
         self.provider = provider
         self.steps = [RecordedStep(request, [interaction])]
         self._reply = reply
@@ -209,6 +208,10 @@ class _Growing:
             last.results = self.provider.continued(last.request, self._reply, request) or {}
             self.steps.append(RecordedStep(request, [interaction]))
         self._reply = reply
+
+
+def _began(turn: _Growing) -> int:
+    return turn.steps[0].attempts[0].index
 
 
 _playing: ContextVar[Interaction] = ContextVar("rxloop_playing")
@@ -268,9 +271,7 @@ class _Replaying(Adapter):
 
             context = copy_context()
             context.run(_playing.set, attempts[min(number, len(attempts) - 1)])
-            return context.run(
-                source.subscribe, observer.on_next, on_error, observer.on_completed, scheduler=scheduler
-            )
+            return context.run(source.subscribe, observer.on_next, on_error, observer.on_completed, scheduler=scheduler)
 
         return Observable(subscribe)
 

@@ -97,9 +97,7 @@ class AnthropicRecordings:
             import httpx2
             from anthropic import AsyncAnthropic
         except ImportError as error:
-            raise ConfigurationError(
-                'replaying needs the anthropic SDK: pip install "rxloop[anthropic]"'
-            ) from error
+            raise ConfigurationError('replaying needs the anthropic SDK: pip install "rxloop[anthropic]"') from error
 
         class Recorded(httpx2.AsyncBaseTransport):
             async def handle_async_request(self, request: Any) -> Any:

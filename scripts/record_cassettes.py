@@ -1,0 +1,153 @@
+"""
+Record the shipped cassettes anew: ``uv run scripts/record_cassettes.py [DIRECTORY]``.
+
+A real `Turn` talks through the real SDK to the test suite's local server, and vcrpy records the traffic. Replies and
+tools are scripted, and nothing of the machine is written, so that recording again makes no difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import vcr
+
+from rxloop import RetryPolicy, Tool, Turn, tool
+from rxloop.adapters.anthropic import AnthropicAdapter
+from rxloop.testing.cassette import vcr_config
+from tests.providers.anthropic import AnthropicServer, Block, text, tool_use
+
+CASSETTES = Path(__file__).parent.parent / "cassettes"
+MODEL = "claude-sonnet-5-5"
+PIECE = re.compile(r"\s*\w{1,6}|\s*[^\w\s]+|\s+")
+
+LOOKED_UP = {
+    "local_time": {"time": "Thursday 07:42", "zone": "Pacific/Auckland"},
+    "weather": {"now": "drizzle, 13 °C", "wind": "northerly, 52 km/h", "dry_from": "08:30"},
+}
+REASONING = (
+    "Two things are asked: whether it is a decent hour in Wellington, and whether it rains on her walk. I know neither, "
+    "and neither answer needs the other, so I look both up at once."
+)
+ANSWER = (
+    "Yes, ring her: it is 7:42 on Thursday morning in Wellington, so she is up and likely on her first coffee.\n\n"
+    "Tell her to leave the umbrella at home, though. It drizzles until about half past eight, and a northerly of "
+    "52 km/h would turn it inside out at the first corner. A jacket with a hood will do. If she can set off after "
+    "8:30, she will walk to work dry."
+)
+
+
+@tool
+def local_time(city: str) -> dict[str, str]:
+    """Tell the local time in a city."""
+    return LOOKED_UP["local_time"]
+
+
+@tool
+def weather(city: str) -> dict[str, str]:
+    """Tell the weather in a city, now and in the next hours."""
+    return LOOKED_UP["weather"]
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two whole numbers."""
+    return a + b
+
+
+def spoken(value: str, kind: str = "text") -> tuple[dict[str, Any], ...]:
+    """Deltas of about a word each, as models speak."""
+    return tuple({"type": f"{kind}_delta", kind: piece} for piece in PIECE.findall(value))
+
+
+def say(server: AnthropicServer, *blocks: Block, usage: dict[str, Any]) -> None:
+    server.reply(*blocks, usage=usage, model=MODEL, message_id="msg_recorded")
+
+
+async def record_text(server: AnthropicServer, turn: Callable[..., Turn]) -> None:
+    say(server, text("Hello! What can I do for you?", 6), usage={"input_tokens": 9, "output_tokens": 11})
+    await turn("Say hello.").result()
+
+
+async def record_tool_round_trip(server: AnthropicServer, turn: Callable[..., Turn]) -> None:
+    say(
+        server,
+        text("I will add them.", 3),
+        tool_use("add", {"a": 2, "b": 3}, id="toolu_add"),
+        usage={"input_tokens": 391, "output_tokens": 68},
+    )
+    say(server, text("2 + 3 = 5.", 4), usage={"input_tokens": 473, "output_tokens": 12})
+    await turn("What is 2 + 3?", [add]).result()
+
+
+async def record_parallel_tools_thinking(server: AnthropicServer, turn: Callable[..., Turn]) -> None:
+    thinking = {"type": "thinking", "thinking": "", "signature": ""}
+    signature = {"type": "signature_delta", "signature": "c2lnbmVkIGJ5IHRoZSBsb2NhbCBzZXJ2ZXI="}
+    say(
+        server,
+        Block(thinking, (*spoken(REASONING, "thinking"), signature)),
+        tool_use("local_time", {"city": "Wellington"}, id="toolu_time"),
+        tool_use("weather", {"city": "Wellington"}, id="toolu_weather"),
+        usage={
+            "input_tokens": 38,
+            "cache_creation_input_tokens": 604,
+            "cache_read_input_tokens": 0,
+            "output_tokens": 147,
+            "output_tokens_details": {"thinking_tokens": 51},
+        },
+    )
+    say(
+        server,
+        Block({"type": "text", "text": ""}, spoken(ANSWER)),
+        usage={
+            "input_tokens": 271,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 604,
+            "output_tokens": 112,
+        },
+    )
+    await turn(
+        "My sister lives in Wellington. Can I ring her now, and does she need an umbrella on her walk to work?",
+        [local_time, weather],
+        system="Answer in a few friendly sentences. Look up what you do not know.",
+        thinking={"type": "adaptive"},
+    ).result()
+
+
+async def record_overloaded_then_success(server: AnthropicServer, turn: Callable[..., Turn]) -> None:
+    server.fail(529, "overloaded_error", "Overloaded")
+    say(server, text("Here I am.", 3), usage={"input_tokens": 10, "output_tokens": 7})
+    await turn("Are you there?").result()
+
+
+RECORDINGS: dict[str, Callable[[AnthropicServer, Callable[..., Turn]], Awaitable[None]]] = {
+    "text": record_text,
+    "tool_round_trip": record_tool_round_trip,
+    "parallel_tools_thinking": record_parallel_tools_thinking,
+    "overloaded_then_success": record_overloaded_then_success,
+}
+
+
+async def main(directory: Path) -> None:
+    for name, record in RECORDINGS.items():
+        path = directory / "anthropic" / f"{name}.yaml"
+        path.unlink(missing_ok=True)
+        recorder = vcr.VCR(record_mode="all", **vcr_config(base_url="https://api.anthropic.com"))
+        with AnthropicServer() as server:
+            async with server.client() as client:
+                with recorder.use_cassette(path):
+                    await record(server, functools.partial(_turn, client))
+
+
+def _turn(client: Any, prompt: str, tools: Sequence[Tool] = (), system: str | None = None, **fields: Any) -> Turn:
+    adapter = AnthropicAdapter(client, model=MODEL, max_tokens=2048, **fields)
+    return Turn(adapter, prompt, tools=tools, system=system, retry=RetryPolicy(first_delay=0.0, max_delay=0.0))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]) if len(sys.argv) > 1 else CASSETTES))
