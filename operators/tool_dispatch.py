@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from rxloop.breaker import BreakerState
 from rxloop.checks import positive_seconds, whole
 from rxloop.clock import clock_of, running_loop, scheduler_for
 from rxloop.demand import current_demand
+from rxloop.errors import ConfigurationError
 from rxloop.events import StepFinished, ToolFinished, ToolProgress, ToolStarted
 from rxloop.invocation import from_awaitable, invoke
 from rxloop.steps import StepResult, StepSettled, ToolCall, ToolResult
@@ -106,21 +108,24 @@ def tool_dispatch(
                     outlet.emit(StepSettled(item))
                     return
                 outlet.hold()
-                batch = _Batch(
-                    item,
-                    step=step,
-                    tools=tools,
-                    breaker=breaker,
-                    resolve=resolve_tool_on_miss,
-                    on_resolved=on_resolved,
-                    limit=1 if sequential else concurrency,
-                    tool_timeout=tool_timeout,
-                    journal=journal,
-                    scheduler=scheduler_for(scheduler, scheduler_),
-                    outlet=outlet,
-                )
-                running.add(batch)
-                batch.start_calls()
+                try:
+                    batch = _Batch(
+                        item,
+                        step=step,
+                        tools=tools,
+                        breaker=breaker,
+                        resolve=resolve_tool_on_miss,
+                        on_resolved=on_resolved,
+                        limit=1 if sequential else concurrency,
+                        tool_timeout=tool_timeout,
+                        journal=journal,
+                        scheduler=scheduler_for(scheduler, scheduler_),
+                        outlet=outlet,
+                    )
+                    running.add(batch)
+                    batch.start_calls()
+                except ConfigurationError as error:
+                    outlet.fail(error)
 
             def dispose() -> None:
                 outlet.stop()
@@ -243,6 +248,7 @@ class _Batch(abc.DisposableBase):
         self._outlet = outlet
         self._waiting = deque(enumerate(reply.tool_calls))
         self._results: MutableMapping[int, ToolResult] = {}
+        self._found: dict[int, Tool] = {}
         self._active = 0
         self._exclusive = self._starting = self._disposed = False
         self._running = CompositeDisposable()
@@ -262,7 +268,7 @@ class _Batch(abc.DisposableBase):
                 self._outlet.when_open(self.start_calls)
                 return
             index, call = self._waiting[0]
-            found = self._tools.get(call.name)
+            found = self._found.get(index) or self._tools.get(call.name)
             if found is not None and found.sequential and self._active:
                 break
             self._waiting.popleft()
@@ -291,7 +297,11 @@ class _Batch(abc.DisposableBase):
             else:
                 if self._on_resolved is not None:
                     self._on_resolved(found)
-                self._run(index, call, found)
+                self._found[index] = found
+                # back to the queue, in which a sequential tool waits for its turn
+                self._waiting.appendleft((index, call))
+                self._active -= 1
+                self.start_calls()
 
         def on_error(error: Exception) -> None:
             self._finish(index, call, error=f"looking up the tool failed: {_described(error)}")
@@ -351,7 +361,7 @@ class _Batch(abc.DisposableBase):
             nonlocal output
             try:
                 output = _json_able(output)
-            except ValueError as error:
+            except Exception as error:
                 output = None
                 end(f"the tool's output has no JSON form: {error}")
             else:
@@ -367,7 +377,7 @@ class _Batch(abc.DisposableBase):
         def report(data: Any) -> None:
             on_loop(_json_able(data))
 
-        on_loop = _from_thread(emit_progress) if found.kind == "sync" else emit_progress
+        on_loop = _on_loop(emit_progress, needed=found.kind != "observable")
         context = ToolContext(call.call_id, call.name, self._step, report, CancellationToken())
         timeout = found.timeout if found.timeout is not None else self._tool_timeout
         self._outlet.emit(ToolStarted(self._step, call.call_id, call.name))
@@ -433,26 +443,43 @@ def _validated(found: Tool, call: ToolCall) -> dict[str, Any]:
 
 
 def _json_able(value: Any) -> Any:
-    if value is None or isinstance(value, (str, bool, int)):
+    """What JSON makes of it, so that it can always be sent."""
+    if value is None or isinstance(value, (bool, int)):
         return value
+    if type(value) is str:
+        return _encodable(value)
     # together with its schemas it is the larger half of an import that most results never need
-    from pydantic_core import to_jsonable_python
+    from pydantic_core import from_json, to_json
 
-    return to_jsonable_python(value, inf_nan_mode="strings")
+    return from_json(to_json(value, inf_nan_mode="strings"))
 
 
-def _from_thread(emit: Callable[[Any], None]) -> Callable[[Any], None]:
-    loop = running_loop()
+def _encodable(text: str) -> str:
+    # a lone surrogate, such as a file name may hold, cannot be sent
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _on_loop(emit: Callable[[Any], None], *, needed: bool) -> Callable[[Any], None]:
+    """Emit here, whatever thread it is called from; a loop is needed where it is another thread for certain."""
+    thread = threading.get_ident()
+    try:
+        loop = running_loop()
+    except ConfigurationError:
+        if needed:
+            raise
+        return emit
 
     def on_loop(data: Any) -> None:
-        if not loop.is_closed():
+        if threading.get_ident() == thread:
+            emit(data)
+        elif not loop.is_closed():
             loop.call_soon_threadsafe(emit, data)
 
     return on_loop
 
 
 def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return _encodable(f"{type(error).__name__}: {error}")
 
 
 def _shortened(raw: str) -> str:

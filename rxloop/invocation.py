@@ -33,12 +33,13 @@ def from_awaitable(awaitable: Awaitable[Any], *, context: Context | None = None)
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         loop = running_loop()
 
-        # a coroutine becomes the task itself: one that is cancelled before it starts was awaited all the same
-        running = awaitable if inspect.iscoroutine(awaitable) else _awaiting(awaitable)
-        task = loop.create_task(running, context=context)
+        task = loop.create_task(_awaiting(awaitable), context=context)
         abandoned = False
 
         def settle(task: asyncio.Task[Any]) -> None:
+            if inspect.iscoroutine(awaitable):
+                # a task that is cancelled before it starts has awaited nothing
+                awaitable.close()
             if task.cancelled():
                 if not abandoned:
                     observer.on_error(RuntimeError("it was cancelled from within"))
@@ -114,7 +115,11 @@ def invoke(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> Obser
                 succeed(output)
 
         def call() -> Any:
-            return tool.function(**keywords)
+            try:
+                return tool.function(**keywords)
+            except (asyncio.CancelledError, SystemExit) as error:
+                # the end of the tool, not of whoever calls it
+                raise _as_exception(error) from error
 
         if tool.kind == "sync":
             inner.disposable = _run_in_thread(tool.name, lambda: execution.run(call), deliver, fail)
@@ -126,7 +131,11 @@ def invoke(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> Obser
 
 
 async def _awaiting(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
+    try:
+        return await awaitable
+    except SystemExit as error:
+        # left alone it would stop the event loop
+        raise _as_exception(error) from error
 
 
 def _run_in_thread(
@@ -154,7 +163,8 @@ def _run_in_thread(
             loop.call_soon_threadsafe(settle, output, error)
         except RuntimeError:
             # the loop is closed: nobody is left to be told
-            return
+            if inspect.iscoroutine(output):
+                output.close()
 
     def dispose() -> None:
         nonlocal abandoned

@@ -16,6 +16,14 @@ __all__ = ("TOOLS", "calculate")
 
 _LONGEST = 500
 _BITS = 10_000
+_DIGITS = 300
+
+
+def _round(value: float, digits: int = 0) -> float:
+    if not isinstance(digits, int) or abs(digits) > _DIGITS:
+        raise ValueError(f"round takes at most {_DIGITS} digits")
+    return round(value, digits) if digits else round(value)
+
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -35,7 +43,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "log10": math.log10,
     "max": max,
     "min": min,
-    "round": round,
+    "round": _round,
     "sin": math.sin,
     "sqrt": math.sqrt,
     "tan": math.tan,
@@ -61,12 +69,11 @@ def calculate(expression: str) -> int | float:
     except (MemoryError, RecursionError, SyntaxError, ValueError):
         raise ValueError(f"not an arithmetic expression: {expression!r}") from None
     try:
-        value = _value(tree.body)
+        value = _bounded(_value(tree.body))
     except OverflowError:
         raise ValueError("the value is too large") from None
-    if not isinstance(value, (int, float)):
-        raise ValueError("the value is not a real number")  # noqa: TRY004
-    return value
+    result: int | float = value
+    return result
 
 
 def _value(node: ast.expr) -> Any:
@@ -96,7 +103,13 @@ def _combined(sign: ast.operator, left: Any, right: Any) -> Any:
 
 
 def _bounded(value: Any) -> Any:
-    if isinstance(value, int) and value.bit_length() > _BITS:
+    if isinstance(value, int):
+        fits = value.bit_length() <= _BITS
+    elif isinstance(value, float):
+        fits = math.isfinite(value)
+    else:
+        raise ValueError("the value is not a real number")  # noqa: TRY004
+    if not fits:
         raise OverflowError
     return value
 

@@ -38,6 +38,7 @@ class RecordedRequest:
         system: the system prompt, in the provider's format.
         tools: what was declared; a mapping for what the provider runs itself.
         body: the whole body.
+        prompt: the text of the user's last message, to be shown.
         betas: names of beta features that a header asked for.
     """
 
@@ -46,6 +47,7 @@ class RecordedRequest:
     system: Any = None
     tools: Sequence[ToolDeclaration | Mapping[str, Any]] = ()
     body: Mapping[str, Any] = field(default_factory=dict)
+    prompt: str = ""
     betas: tuple[str, ...] = ()
 
 

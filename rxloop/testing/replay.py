@@ -66,6 +66,8 @@ class ReplayedTurn(Turn):
     subscribed as often as one likes, several at once too. Its tools answer what was recorded; one whose result was
     not recorded answers `NOT_RECORDED`, and the turn ends with the step that asked for it.
 
+    ``prompt`` is what the user asked last, ``steps`` is what was recorded.
+
     Args:
         path: where it was recorded.
         provider: the format.
@@ -88,6 +90,7 @@ class ReplayedTurn(Turn):
         self.path = path
         self.steps = tuple(steps)
         first = steps[0].request
+        self.prompt = first.prompt
         adapter = _Replaying(provider.adapter(first, _playing.get), self.steps)
         tools = _Tools(self.steps, tool_seconds)
         super().__init__(

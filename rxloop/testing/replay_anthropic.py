@@ -52,6 +52,7 @@ class AnthropicRecordings:
             system=body.get("system"),
             tools=[_declaration(tool) for tool in body.get("tools") or ()],
             body=body,
+            prompt=_prompt(body["messages"]),
             betas=tuple(name.strip() for name in betas.split(",") if name.strip()),
         )
 
@@ -164,9 +165,14 @@ def _results(messages: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, Recor
                 )
 
 
+def _prompt(messages: Sequence[Mapping[str, Any]]) -> str:
+    spoken = (message.get("content") for message in reversed(messages) if message.get("role") == "user")
+    return next((text for text in map(_plain, spoken) if text), "")
+
+
 def _plain(content: Any) -> str:
     if isinstance(content, list):
-        return "\n".join(str(block.get("text", "")) for block in content if isinstance(block, Mapping))
+        return "\n".join(str(block["text"]) for block in content if isinstance(block, Mapping) and block.get("text"))
     return "" if content is None else str(content)
 
 

@@ -78,7 +78,8 @@ def _plain(message: Recorded[Any]) -> tuple[float, str, Any]:
     value: Any = message.value
     # a time that went through datetime and back is off by some nanoseconds
     time = round(message.time, 6)
-    return time, value.kind, value.exception if value.kind == "E" else value.value
+    content = {"N": "value", "E": "exception"}.get(value.kind)
+    return time, value.kind, None if content is None else getattr(value, content)
 
 
 def call(

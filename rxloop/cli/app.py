@@ -1,0 +1,314 @@
+"""The commands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from reactivex import Observable
+from rich.console import Console
+
+import rxloop
+from rxloop.channel import iterate
+from rxloop.cli.show import JsonView, PlainView, TerminalView, View, one_line
+from rxloop.errors import AuthenticationError, ConfigurationError, RxLoopError
+from rxloop.events import ReasoningDelta, StepFinished, TextDelta, ToolCallDelta, TurnEvent, TurnStarted
+from rxloop.turn import Turn
+
+__all__ = ("app", "run")
+
+DEFAULT_MODEL = "claude-sonnet-5-5"
+
+_DEMO = Path(rxloop.__file__).parent / "demo.yaml"
+_DEMO_TOOL_SECONDS = {"local_time": 0.6, "weather": 1.2}
+_DEMO_PAUSES: dict[type[TurnEvent], float] = {
+    TurnStarted: 0.5,
+    ReasoningDelta: 0.022,
+    ToolCallDelta: 0.06,
+    StepFinished: 0.1,
+    TextDelta: 0.03,
+}
+_AHEAD = 8
+"""How many events of a paced turn wait to be shown: what an interrupt leaves unshown must not have happened."""
+
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+app = typer.Typer(
+    add_completion=False,
+    help="Run and replay agentic turns.",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Provider(str, Enum):
+    """The providers' names, those of a later version included."""
+
+    anthropic = "anthropic"
+    google_ai = "google-ai"
+    vertex = "vertex"
+    bedrock = "bedrock"
+    sagemaker = "sagemaker"
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one event a line, as JSON.")]
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status; whatever goes wrong is one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # a terminal that lacks a character shows another
+            stream.reconfigure(errors="replace")
+    # the base of what typer says of a command line lies in a place that depends on its version
+    usage_error = typer.BadParameter.__mro__[2]
+    try:
+        status = app(args=None if arguments is None else list(arguments), prog_name="rxloop", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _hang_up()
+    except (KeyboardInterrupt, typer.Abort):
+        return _INTERRUPTED
+    except RxLoopError as error:
+        _complain(_described(error))
+        return 2 if isinstance(error, ConfigurationError) else 1
+    except usage_error as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "rxloop"
+        said = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+        _complain(f"{said}. See `{command} --help`.")
+        return 2
+    return status if isinstance(status, int) else 0
+
+
+def _hang_up() -> int:
+    # what is buffered still must not complain at the interpreter's end
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _BROKEN_PIPE
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    if version:
+        typer.echo(rxloop.__version__)
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def demo(
+    speed: Annotated[float | None, typer.Option(min=0.01, help="How many times faster than normal.")] = None,
+    no_delay: Annotated[bool, typer.Option("--no-delay", help="Show everything at once.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Show a recorded turn as it happens. Needs no key and no network."""
+    from rxloop.testing.replay import replay
+
+    paced = speed is not None or (_is_terminal() and not as_json)
+    factor = 0.0 if no_delay or not paced else 1 / (speed or 1.0)
+
+    async def work(stop: asyncio.Event) -> int:
+        seconds = {name: value * factor for name, value in _DEMO_TOOL_SECONDS.items()}
+        for turn in replay(_DEMO, tool_seconds=seconds, stop=stop):
+            with _view(as_json) as view:
+                view.prompt(turn.prompt)
+                async for event in _events(turn, ahead=_AHEAD):
+                    view.show(event)
+                    if pause := _DEMO_PAUSES.get(type(event), 0.0) * factor:
+                        await _pause(pause, stop)
+        return 0
+
+    return _interruptible(work)
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help='What to ask; "-" reads it from stdin.')],
+    provider: Annotated[Provider, typer.Option(help="Whom to ask.")] = Provider.anthropic,
+    model: Annotated[str, typer.Option(help="The model.")] = DEFAULT_MODEL,
+    tools: Annotated[str, typer.Option(help="What the model may use, separated by commas: calculator, clock.")] = "",
+    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="The most requests of the turn.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="The most tokens of one reply.")] = 8192,
+    as_json: Json = False,
+) -> int:
+    """Run one turn and show it as it happens. The key comes from ANTHROPIC_API_KEY."""
+    if provider is not Provider.anthropic:
+        raise ConfigurationError(f"the provider {provider.value} is not available in this version: use anthropic")
+    from rxloop.adapters.anthropic import AnthropicAdapter
+    from rxloop.cli.tools import TOOLS
+
+    names = [name.strip() for name in tools.split(",") if name.strip()]
+    for name in names:
+        if name not in TOOLS:
+            raise ConfigurationError(f"there is no tool {name!r}: the tools are {', '.join(sorted(TOOLS))}")
+    asked = sys.stdin.read() if prompt == "-" else prompt
+    if not asked.strip():
+        raise ConfigurationError("the prompt is empty: say what to ask")
+
+    async def work(stop: asyncio.Event) -> int:
+        async with _client() as client:
+            adapter = AnthropicAdapter(client, model=model, max_tokens=max_tokens)
+            chosen = [TOOLS[name] for name in dict.fromkeys(names)]
+            turn = Turn(adapter, asked, tools=chosen, system=system, max_steps=max_steps, stop=stop)
+            with _view(as_json) as view:
+                return await _shown(turn, view)
+
+    return _interruptible(work)
+
+
+@app.command()
+def replay(
+    files: Annotated[list[str], typer.Argument(help="Cassettes in vcrpy's YAML, or event tapes (.jsonl).")],
+    speed: Annotated[float, typer.Option(min=0, help="How fast a tape plays; 0 is at once.")] = 0.0,
+    as_json: Json = False,
+) -> int:
+    """Run recorded turns again. Needs no key and no network."""
+    from rxloop.testing.replay import replay as rebuild
+    from rxloop.testing.tape import play_tape
+
+    async def work(stop: asyncio.Event) -> int:
+        # all are read before the first is shown: bad input is known at once
+        sources: list[tuple[str, Sequence[Observable[TurnEvent]]]] = [
+            (file, [play_tape(file, speed=speed)] if file.endswith(".jsonl") else rebuild(file, stop=stop))
+            for file in files
+        ]
+        status = 0
+        for file, turns in sources:
+            for turn in turns:
+                if stop.is_set():
+                    return status
+                with _view(as_json, {"file": file}) as view:
+                    if isinstance(turn, Turn):
+                        view.prompt(getattr(turn, "prompt", ""))
+                    status = max(status, await _shown(turn, view, about=f"{file}: ", stop=stop))
+        return status
+
+    return _interruptible(work)
+
+
+async def _shown(turn: Observable[TurnEvent], view: View, *, about: str = "", stop: asyncio.Event | None = None) -> int:
+    """Show a turn to its end; a failure is shown too and gives the exit status."""
+    try:
+        async for event in _events(turn):
+            view.show(event)
+            if stop is not None and not isinstance(turn, Turn) and stop.is_set():
+                break
+    except RxLoopError as error:
+        view.fail(error)
+        view.close()
+        _complain(about + _described(error))
+        no_key = isinstance(error, AuthenticationError) and error.status is None
+        return 2 if no_key or isinstance(error, ConfigurationError) else 1
+    return 0
+
+
+async def _events(turn: Observable[TurnEvent], ahead: int = 256) -> AsyncIterator[TurnEvent]:
+    async with iterate(turn, buffer=ahead) as events:
+        async for event in events:
+            yield event
+
+
+@contextlib.asynccontextmanager
+async def _client() -> AsyncIterator[Any]:
+    try:
+        from anthropic import AnthropicError, AsyncAnthropic
+    except ImportError as error:
+        raise ConfigurationError('the provider anthropic needs its extra: pip install "rxloop[anthropic]"') from error
+    try:
+        client = AsyncAnthropic(max_retries=0)
+    except (AnthropicError, ValueError) as error:
+        raise ConfigurationError(f"the SDK cannot be set up: {error}") from error
+    known = any(getattr(client, name, None) for name in ("api_key", "auth_token", "credentials"))
+    if not known and "ANTHROPIC_CUSTOM_HEADERS" not in os.environ:
+        raise ConfigurationError("there is no API key: set ANTHROPIC_API_KEY")
+    async with client:
+        yield client
+
+
+def _interruptible(work: Callable[[asyncio.Event], Awaitable[int]]) -> int:
+    """Run to the end. The first interrupt asks for a graceful one, the second cancels."""
+
+    async def guarded() -> int:
+        loop = asyncio.get_running_loop()
+        task = asyncio.ensure_future(work(stop := asyncio.Event()))
+
+        def interrupt() -> None:
+            if stop.is_set():
+                task.cancel()
+            stop.set()
+
+        with _on_interrupt(loop, interrupt):
+            try:
+                status = await task
+            except asyncio.CancelledError:
+                return _INTERRUPTED
+        return _INTERRUPTED if stop.is_set() else status
+
+    try:
+        return asyncio.run(guarded())
+    except BrokenPipeError:
+        return _hang_up()
+
+
+@contextlib.contextmanager
+def _on_interrupt(loop: asyncio.AbstractEventLoop, interrupt: Callable[[], None]) -> Iterator[None]:
+    try:
+        before = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(interrupt))
+    except ValueError:
+        # not the main thread: nobody can interrupt it
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _view(as_json: bool, extra: dict[str, Any] | None = None) -> Iterator[View]:
+    view: View
+    if as_json:
+        view = JsonView(sys.stdout, extra)
+    elif _is_terminal():
+        view = TerminalView(Console())
+    else:
+        view = PlainView(sys.stdout)
+    try:
+        yield view
+    finally:
+        view.close()
+
+
+def _is_terminal() -> bool:
+    console = Console()
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+async def _pause(seconds: float, stop: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
+
+
+def _described(error: RxLoopError) -> str:
+    status = f" (HTTP {error.status})" if error.status is not None else ""
+    said = error.provider or ""
+    kind = "" if isinstance(error, ConfigurationError) else f"{error.kind.replace('_', ' ')}{status}: "
+    return f"{said}{': ' if said and kind else ''}{kind}{error.message}" if kind else error.message
+
+
+def _complain(text: str) -> None:
+    typer.echo(f"rxloop: {one_line(text)}", err=True)
