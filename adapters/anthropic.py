@@ -43,8 +43,8 @@ class AnthropicAdapter(Adapter):
 
     Args:
         client: an ``AsyncAnthropic`` or one of its flavours (``AsyncAnthropicVertex``, ``AsyncAnthropicBedrock``,
-            ``AsyncAnthropicFoundry``); by default one that reads ``ANTHROPIC_API_KEY``. It stays the caller's to
-            close. The SDK's own retries are off for the adapter's calls: the turn's `RetryPolicy` owns them.
+            ``AsyncAnthropicFoundry``), which stays the caller's to close; by default one that reads
+            ``ANTHROPIC_API_KEY``, which the adapter closes. The SDK's own retries are off for the adapter's calls: the turn's `RetryPolicy` owns them.
         model: the model's name.
         max_tokens: the most tokens of one reply.
         fields: any further field of the request: ``temperature``, ``thinking``, ``tool_choice``, ``stop_sequences``,
@@ -67,10 +67,16 @@ class AnthropicAdapter(Adapter):
                 raise ConfigurationError(f"{reserved!r} is the turn's to send: give it to Turn, not to the adapter")
         self.model = model
         self.max_tokens = max_tokens
+        self._owns_client = client is None
         self.client = _asynchronous(_default_client() if client is None else client)
         beta = "betas" in fields
         self._messages = self.client.beta.messages if beta else self.client.messages
         self._fields = _known_to(self._messages.create, fields)
+
+    async def aclose(self) -> None:
+        """Close the client, if the adapter made it."""
+        if self._owns_client:
+            await self.client.close()
 
     def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
         """
@@ -256,6 +262,9 @@ def _names(step: Step) -> NameMap:
 
 
 def _declaration(declaration: ToolDeclaration, names: NameMap) -> dict[str, Any]:
+    # the API knows the schema of the tools that it defines and the caller runs, such as bash
+    if declaration.fields.get("type", "custom") != "custom":
+        return {"name": declaration.name, **declaration.fields}
     declared: dict[str, Any] = {
         "name": names.alias(declaration.name),
         "input_schema": dict(declaration.schema),

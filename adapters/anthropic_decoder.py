@@ -164,7 +164,8 @@ class AnthropicDecoder:
     def draft(self) -> StepResult:
         """What has arrived so far; of an unfinished reply only what may be resent."""
         blocks = self._order if self.complete else self._resendable()
-        content = [block.content() for block in blocks]
+        # copies: what was handed out does not change with what arrives later
+        content = [dict(block.content()) for block in blocks]
         content = [data for data in content if data.get("type") != "text" or data.get("text")]
         calls = self._calls(blocks)
         finish_reason: FinishReason = "aborted"
@@ -281,7 +282,9 @@ class AnthropicDecoder:
         return tuple(calls)
 
     def _resendable(self) -> list[_Block]:
-        answered = {block.data.get(_SERVER_RESULT) for block in self._order if block.closed}
+        closed = [block.data for block in self._order if block.closed]
+        # a call that the provider's code made is answered by the caller's side, and the code goes on with it
+        answered = {data.get(_SERVER_RESULT) or (data.get("caller") or {}).get("tool_id") for data in closed}
         blocks = []
         for block in self._order:
             if block.kind == "text":
@@ -321,7 +324,7 @@ class AnthropicBytesDecoder:
     def feed(self, chunk: bytes) -> Iterable[Any]:
         """The events that a piece of the body makes, decoded as they are asked for."""
         events = self._sse.feed(chunk)
-        if len(events) == 1:
+        if len(events) == 1 and events[0] and not self._decoder.complete:
             return self._decoder.feed(from_json(events[0]))
         return self._decoded(events) if events else ()
 
@@ -329,16 +332,19 @@ class AnthropicBytesDecoder:
         """The whole reply; a last event without its blank line counts, and one that was cut off does not."""
         events: list[Any] = []
         try:
-            for data in self._sse.close():
-                events += self._decoder.feed(from_json(data))
+            events += self._decoded(self._sse.close())
         except ValueError:
             events.clear()
         return [*events, *self._decoder.close()]
 
     def _decoded(self, events: list[bytes]) -> Iterable[Any]:
-        feed = self._decoder.feed
+        decoder = self._decoder
         for data in events:
-            yield from feed(from_json(data))
+            # a gateway may add a terminator of its own, and keep-alives without data
+            if decoder.complete:
+                return
+            if data:
+                yield from decoder.feed(from_json(data))
 
 
 def usage_from(raw: Mapping[str, Any]) -> Usage:

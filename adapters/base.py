@@ -7,7 +7,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from reactivex import Observable
 
@@ -76,6 +76,55 @@ class Adapter(ABC):
         """What is sent after a reply that the provider called malformed; the same again by default."""
         return list(conversation)
 
+    async def generate(self, step: Step) -> StepResult:
+        """
+        The same step consumed to its end: one request, no tools run.
+
+        Raises:
+            RxLoopError: the step failed.
+        """
+        ended: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
+
+        def on_next(item: Any) -> None:
+            if type(item) is StepResult and not ended.done():
+                ended.set_result(item)
+
+        def on_error(error: Exception) -> None:
+            if not ended.done():
+                ended.set_exception(error)
+
+        subscription = self.step(step).subscribe(on_next, on_error)
+        try:
+            return await ended
+        finally:
+            subscription.dispose()
+
+    async def aclose(self) -> None:
+        """Close what the adapter opened itself; nothing by default."""
+
+    def close(self) -> None:
+        """Close from synchronous code, after `rxloop.Turn.result_sync`: the adapter's event loop too."""
+        synchronous = self.__dict__.pop("_synchronous", None)
+        if synchronous is not None:
+            synchronous.runner.run(self.aclose())
+            synchronous.finalizer()
+
+    async def __aenter__(self) -> Self:
+        """Leaving closes the adapter."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the adapter."""
+        await self.aclose()
+
+    def __enter__(self) -> Self:
+        """Leaving closes the adapter, from synchronous code."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the adapter."""
+        self.close()
+
     def run_sync(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """
         Run a coroutine to its end from synchronous code.
@@ -83,7 +132,7 @@ class Adapter(ABC):
         The event loop lives as long as the adapter, so that the connections of its client, which belong to the loop,
         are good for the next call too. Calls from several threads take turns.
         """
-        synchronous = self.__dict__.setdefault("_synchronous", _Synchronous())
+        synchronous: _Synchronous = self.__dict__.setdefault("_synchronous", _Synchronous())
         if synchronous.finalizer is None:
             synchronous.finalizer = weakref.finalize(self, synchronous.runner.close)
         with synchronous.lock:

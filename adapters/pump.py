@@ -23,6 +23,7 @@ W_contra = TypeVar("W_contra", contravariant=True)
 
 _BURST = 128
 _DRAIN_SECONDS = 1.0
+_FORMAT_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
 class Decoder(Protocol[W_contra]):
@@ -110,7 +111,7 @@ class _SubscriberFailedError(Exception):
 class _Pumping:
     """One subscription."""
 
-    __slots__ = ("_burst", "_classify", "_connect", "_demand", "_observer", "stopped")
+    __slots__ = ("_classify", "_connect", "_demand", "_observer", "stopped")
 
     def __init__(
         self,
@@ -122,7 +123,6 @@ class _Pumping:
         self._classify = classify
         self._observer = observer
         self._demand = current_demand()
-        self._burst = 0
         self.stopped = False
 
     async def run(self) -> None:
@@ -155,16 +155,32 @@ class _Pumping:
         finally:
             leaving = stream.__aexit__(None, None, None)
             await (leaving if whole else _surely(leaving))
-        if whole:
-            await self._emit(wire.decoder.close)
+        if whole and not self.stopped:
+            self._finish(wire.decoder)
 
     async def _read(self, wire: Wire[Any]) -> bool:
         """Whether the reply was read to the end of the wire."""
         decoder, items = wire.decoder, wire.items
-        feed = decoder.feed
+        feed, on_next, demand = decoder.feed, self._observer.on_next, self._demand
+        burst = 0
         async for item in items:
-            if not await self._emit(feed, item):
-                return False
+            try:
+                for event in feed(item):
+                    try:
+                        on_next(event)
+                    except BaseException as error:
+                        raise _SubscriberFailedError(error) from error
+                    if self.stopped:
+                        return False
+                    burst += 1
+                    if demand is not None and demand.closed:
+                        await demand.wait()
+                        burst = 0
+                    elif burst >= _BURST:
+                        await asyncio.sleep(0)
+                        burst = 0
+            except _FORMAT_ERRORS as error:
+                raise _malformed(error) from error
             if decoder.complete:
                 break
         # what follows the end of a reply is of no interest, but a drained connection can be used again
@@ -174,30 +190,20 @@ class _Pumping:
                     pass
         return True
 
-    async def _emit(self, decode: Callable[..., Iterable[Any]], *items: Any) -> bool:
-        """Whether the observer wants more."""
-        on_next = self._observer.on_next
-        demand = self._demand
+    def _finish(self, decoder: Decoder[Any]) -> None:
         try:
-            for event in decode(*items):
-                try:
-                    on_next(event)
-                except BaseException as error:
-                    raise _SubscriberFailedError(error) from error
-                if self.stopped:
-                    return False
-                self._burst += 1
-                if demand is not None and demand.closed:
-                    self._burst = 0
-                    await demand.wait()
-                elif self._burst >= _BURST:
-                    self._burst = 0
-                    await asyncio.sleep(0)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise MalformedResponseError(
-                f"the reply does not have the provider's format: {type(error).__name__}: {error}"
-            ) from error
-        return True
+            events = tuple(decoder.close())
+        except _FORMAT_ERRORS as error:
+            raise _malformed(error) from error
+        for event in events:
+            try:
+                self._observer.on_next(event)
+            except BaseException as error:
+                raise _SubscriberFailedError(error) from error
+
+
+def _malformed(error: Exception) -> MalformedResponseError:
+    return MalformedResponseError(f"the reply does not have the provider's format: {type(error).__name__}: {error}")
 
 
 async def _surely(closing: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from reactivex import Observable, abc
@@ -101,8 +102,10 @@ def loop_steps(
             disposed = True
             current.dispose()
 
-        # on the trampoline: whoever disposes on the first item must have something to dispose
-        starting = CurrentThreadScheduler.singleton().schedule(lambda *_: run())
+        # on the trampoline: whoever disposes on the first item must have something to dispose; and in the subscriber's
+        # context: the trampoline may be somebody else's
+        context = copy_context()
+        starting = CurrentThreadScheduler.singleton().schedule(lambda *_: context.run(run))
         return CompositeDisposable(starting, Disposable(dispose))
 
     return Observable(subscribe)

@@ -55,7 +55,7 @@ class RetryPolicy:
             return None
         if error.retry_after is not None:
             return error.retry_after if error.retry_after <= self.max_retry_after else None
-        return self.jitter(min(self.first_delay * 2 ** (attempt - 1), self.max_delay))
+        return self.jitter(min(self.first_delay * 2 ** min(attempt - 1, 64), self.max_delay))
 
 
 def _any_item(item: Any) -> bool:

@@ -60,7 +60,7 @@ def stall_watchdog(
             timer = SerialDisposable()
             subscription = SingleAssignmentDisposable()
             heard = now()
-            started = ended = False
+            started = ended = paused = False
             forward = observer.on_next
 
             def arm(seconds: float | None) -> None:
@@ -74,6 +74,7 @@ def stall_watchdog(
                     return
                 if demand is not None and demand.closed:
                     heard = now()
+                    pause()
                 left = heard + limit - now()
                 # a scheduler may round a delay down
                 if left > 1e-6:
@@ -98,6 +99,19 @@ def stall_watchdog(
                 forward(item)
                 # after the subscriber, so that its own slowness is no silence
                 heard = now()
+                if demand is not None and demand.closed:
+                    pause()
+
+            def pause() -> None:
+                nonlocal paused
+                if not paused and demand is not None:
+                    paused = True
+                    demand.when_open(resume)
+
+            def resume() -> None:
+                nonlocal heard, paused
+                heard = now()
+                paused = False
 
             def end() -> None:
                 nonlocal ended

@@ -86,13 +86,13 @@ def tool_dispatch(
             observer: abc.ObserverBase[Any], scheduler_: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
             outlet = _Outlet(observer)
-            forward = observer.on_next
+            forward, backlog = observer.on_next, outlet.backlog
             subscription = SingleAssignmentDisposable()
             running = CompositeDisposable()
 
             def on_next(item: Any) -> None:
                 if type(item) is not StepResult:
-                    if outlet.busy:
+                    if backlog:
                         outlet.emit(item)
                     else:
                         forward(item)
@@ -143,18 +143,14 @@ def tool_dispatch(
 class _Outlet:
     """The way out: in order, held back while the consumer is paused, closed by a consumer that raises."""
 
-    __slots__ = ("_backlog", "_completed", "_demand", "_draining", "_held", "_observer", "stopped")
+    __slots__ = ("_completed", "_demand", "_draining", "_held", "_observer", "backlog", "stopped")
 
     def __init__(self, observer: abc.ObserverBase[Any]) -> None:
         self._observer = observer
         self._demand = current_demand()
-        self._backlog: deque[Any] = deque()
+        self.backlog: deque[Any] = deque()
         self._held = 0
         self._completed = self._draining = self.stopped = False
-
-    @property
-    def busy(self) -> bool:
-        return bool(self._backlog)
 
     @property
     def paused(self) -> bool:
@@ -176,11 +172,11 @@ class _Outlet:
 
     def emit(self, item: Any) -> None:
         if type(item) is ToolProgress and self.paused:
-            for index, waiting in enumerate(self._backlog):
+            for index, waiting in enumerate(self.backlog):
                 if type(waiting) is ToolProgress and waiting.call_id == item.call_id:
-                    self._backlog[index] = item
+                    self.backlog[index] = item
                     return
-        self._backlog.append(item)
+        self.backlog.append(item)
         self._drain()
 
     def complete(self) -> None:
@@ -194,18 +190,18 @@ class _Outlet:
 
     def stop(self) -> None:
         self.stopped = True
-        self._backlog.clear()
+        self.backlog.clear()
 
     def _drain(self) -> None:
         if self._draining:
             return
         self._draining = True
         try:
-            while self._backlog and not self.stopped:
+            while self.backlog and not self.stopped:
                 if self.paused:
                     self.when_open(self._drain)
                     return
-                self._observer.on_next(self._backlog.popleft())
+                self._observer.on_next(self.backlog.popleft())
         except Exception as error:
             # a tool's end is told from the event loop, where nobody else would notice
             self.fail(error)
@@ -444,9 +440,10 @@ def _validated(found: Tool, call: ToolCall) -> dict[str, Any]:
 
 def _json_able(value: Any) -> Any:
     """What JSON makes of it, so that it can always be sent."""
-    if value is None or isinstance(value, (bool, int)):
+    kind = type(value)
+    if value is None or kind is bool or kind is int:
         return value
-    if type(value) is str:
+    if kind is str:
         return _encodable(value)
     # together with its schemas it is the larger half of an import that most results never need
     from pydantic_core import from_json, to_json

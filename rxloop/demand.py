@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 
 __all__ = ("Demand", "current_demand", "demand_context")
 
@@ -35,9 +35,11 @@ class Demand:
             resume()
 
     def when_open(self, resume: Callable[[], None]) -> None:
-        """Call `resume` once, when the gate opens next; at once if it is open."""
+        """Call `resume` once, in the caller's context, when the gate opens next; at once if it is open."""
         if self.closed:
-            self._waiting.append(resume)
+            # the reader that opens the gate has another context, in which nobody asks for demand
+            context = copy_context()
+            self._waiting.append(lambda: context.run(resume))
         else:
             resume()
 

@@ -146,6 +146,7 @@ class Tool:
         return self.declaration.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, without validation."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:

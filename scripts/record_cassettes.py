@@ -31,8 +31,8 @@ LOOKED_UP = {
     "weather": {"now": "drizzle, 13 °C", "wind": "northerly, 52 km/h", "dry_from": "08:30"},
 }
 REASONING = (
-    "Two things are asked: whether it is a decent hour in Wellington, and whether it rains on her walk. I know neither, "
-    "and neither answer needs the other, so I look both up at once."
+    "Two things are asked: whether it is a decent hour in Wellington, and whether it rains on her walk. I know "
+    "neither, and neither answer needs the other, so I look both up at once."
 )
 ANSWER = (
     "Yes, ring her: it is 7:42 on Thursday morning in Wellington, so she is up and likely on her first coffee.\n\n"

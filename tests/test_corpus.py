@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reactivex import operators as ops
 
+from rxloop import iterate
 from rxloop.errors import RxLoopError
 from rxloop.events import ReasoningDelta, RetryScheduled, StepFinished, StepStarted, TextDelta
 from rxloop.testing import check_grammar
@@ -71,8 +73,8 @@ async def replayed(turn: ReplayedTurn) -> dict[int, dict[str, Any]]:
     events: list[Any] = []
     error: RxLoopError | None = None
     try:
-        async for event in turn:
-            events.append(event)
+        async for _ in iterate(turn.pipe(ops.do_action(events.append))):
+            pass
     except RxLoopError as failure:
         error = failure
     check_grammar(events, error=error is not None)

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,7 +50,7 @@ app = typer.Typer(
 )
 
 
-class Provider(str, Enum):
+class Provider(StrEnum):
     """The providers' names, those of a later version included."""
 
     anthropic = "anthropic"
@@ -70,7 +70,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             # a terminal that lacks a character shows another
             stream.reconfigure(errors="replace")
     # the base of what typer says of a command line lies in a place that depends on its version
-    usage_error = typer.BadParameter.__mro__[2]
+    usage_error: type[Any] = typer.BadParameter.__mro__[2]
     try:
         status = app(args=None if arguments is None else list(arguments), prog_name="rxloop", standalone_mode=False)
         sys.stdout.flush()
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except usage_error as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "rxloop"
-        said = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+        said = error.format_message().rstrip(".")
         _complain(f"{said}. See `{command} --help`.")
         return 2
     return status if isinstance(status, int) else 0

@@ -33,9 +33,7 @@ from rxloop.events import (
     TurnFinished,
     TurnStarted,
     UnknownEvent,
-    UsageUpdated,
 )
-from rxloop.usage import Usage
 
 __all__ = ("JsonView", "PlainView", "TerminalView", "View", "one_line")
 
@@ -131,9 +129,8 @@ class PlainView:
         elif isinstance(event, ToolFinished):
             self._line(f"[tool] {event.name} -> {_outcome(event)} ({event.seconds:.2f} s)")
         elif isinstance(event, TurnFinished):
-            note = "" if event.finish_reason == "stop" else f"[{event.finish_reason}] "
-            self._line(f"[usage] {note}{self._tally.summary()}\n")
-        elif (note := _note(event)) is not None:
+            self._line(f"[usage] {self._tally.summary(event)}\n")
+        elif note := _note(event):
             self._line(f"[{event.type}] {note}")
 
     def fail(self, error: RxLoopError) -> None:
@@ -186,7 +183,7 @@ class TerminalView:
 
     def prompt(self, text: str) -> None:
         """The prompt after a mark of its own."""
-        self._print(Text.assemble(("❯ ", "bold cyan"), (text, "bold")), gap=True)
+        self._print(Text.assemble(("> ", "bold cyan"), (text, "bold")), gap=True)
 
     def show(self, event: TurnEvent) -> None:
         """Draw one event."""
@@ -210,9 +207,8 @@ class TerminalView:
             self._print(Text(f"{event.provider} · {event.model}", "dim"), gap=True)
         elif isinstance(event, TurnFinished):
             self._end_cards()
-            note = "" if event.finish_reason == "stop" else f"{event.finish_reason} · "
-            self._print(Text(f"{note}{self._tally.summary()}", "dim"))
-        elif (note := _note(event)) is not None:
+            self._print(Text(self._tally.summary(event), "dim"))
+        elif note := _note(event):
             self._print(Text(f"{event.type}: {note}", "yellow"))
         if self._live is not None and not isinstance(event, (TextDelta, ReasoningDelta, ToolCallDelta)):
             self._live.refresh()
@@ -233,7 +229,7 @@ class TerminalView:
             # the end of a paragraph that is longer than the screen is what is being said
             lines = Text(self._paragraph, self._style).wrap(self._console, self._width)
             parts.append(Text("\n").join(lines[-max(1, self._console.height - 4) :]))
-        parts += [card.render(self._width) for card in self._cards.values()]
+        parts += [card.render(self._width) for card in list(self._cards.values())]
         self._waiting.update(text=Text(f" {self._tally.events} events", "dim"))
         return Group(*parts, self._waiting)
 
@@ -262,6 +258,9 @@ class TerminalView:
         return self._cards.setdefault(event.call_id, _Card(getattr(event, "name", "tool")))
 
     def _print(self, content: RenderableType, *, gap: bool = False) -> None:
+        if self._live is not None:
+            # what is printed now is no longer in progress, and must not be drawn below itself
+            self._live.refresh()
         self._console.print(content, width=self._width, highlight=False)
         if gap:
             self._console.print()
@@ -300,7 +299,7 @@ class _Card:
             rows.add_row(self._spinner, Text(self.progress or "running", "dim"))
         return Panel(
             rows,
-            title=Text(self.name, "bold"),
+            title=Text(self.name, "bold not dim"),
             title_align="left",
             subtitle=took,
             subtitle_align="right",
@@ -317,28 +316,24 @@ class _Tally:
         self._began = clock()
         self.events = 0
         self.steps = 0
-        self.usage = Usage()
         self.arguments: dict[str, dict[str, Any] | str] = {}
 
     def count(self, event: TurnEvent) -> None:
-        if isinstance(event, TurnStarted):
-            self.__init__(self._clock)  # type: ignore[misc]
         self.events += 1
         if isinstance(event, StepStarted):
             self.steps += 1
         elif isinstance(event, ToolCallReceived):
             self.arguments[event.call_id] = event.arguments
-        elif isinstance(event, (UsageUpdated, TurnFinished)):
-            self.usage = event.usage
 
-    def summary(self) -> str:
-        usage = self.usage
-        cached = f" ({usage.cache_read_tokens:,} from cache)" if usage.cache_read_tokens else ""
+    def summary(self, last: TurnFinished) -> str:
+        usage = last.usage
+        reason = "" if last.finish_reason == "stop" else f"{last.finish_reason} · "
+        cached = f" ({usage.cache_read_tokens:,} cached)" if usage.cache_read_tokens else ""
         thought = f" ({usage.reasoning_tokens:,} reasoning)" if usage.reasoning_tokens else ""
         calls = len(self.arguments)
         return (
-            f"{usage.input_tokens:,} tokens in{cached}, {usage.output_tokens:,} out{thought} · "
-            f"{self.steps} step{'s' * (self.steps != 1)}, {calls} tool call{'s' * (calls != 1)} · "
+            f"{reason}{usage.input_tokens:,} tokens in{cached}, {usage.output_tokens:,} out{thought} · "
+            f"{self.steps} step{'s' * (self.steps != 1)}, {calls} call{'s' * (calls != 1)} · "
             f"{self.events:,} events in {self._clock() - self._began:.1f} s"
         )
 
@@ -348,7 +343,7 @@ def one_line(text: str) -> str:
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
-def _note(event: TurnEvent) -> str | None:
+def _note(event: TurnEvent) -> str:
     """What is worth a line of its own."""
     match event:
         case RetryScheduled(attempt=attempt, delay=delay, error=error):
@@ -360,7 +355,7 @@ def _note(event: TurnEvent) -> str | None:
             return f"history shortened from {before:,} to {after:,} tokens"
         case UnknownEvent(data=data):
             return _shortened(_json(data))
-    return None
+    return ""
 
 
 def _arguments(arguments: dict[str, Any] | str | None) -> str:

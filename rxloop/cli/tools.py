@@ -6,7 +6,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -95,10 +95,10 @@ def _value(node: ast.expr) -> Any:
 
 
 def _combined(sign: ast.operator, left: Any, right: Any) -> Any:
-    if isinstance(sign, ast.Pow) and isinstance(left, int) and isinstance(right, int):
-        # told before it is computed: the computing is what would take forever
-        if right * left.bit_length() > _BITS:
-            raise OverflowError
+    whole = isinstance(left, int) and isinstance(right, int)
+    # told before it is computed: the computing is what would take forever
+    if isinstance(sign, ast.Pow) and whole and right * left.bit_length() > _BITS:
+        raise OverflowError
     return _BINARY[type(sign)](left, right)
 
 
@@ -135,7 +135,7 @@ def clock(zone: str = "UTC") -> str:
         zone: a time zone of the IANA database, such as "Europe/Berlin".
     """
     try:
-        place = timezone.utc if zone == "UTC" else ZoneInfo(zone)
+        place = UTC if zone == "UTC" else ZoneInfo(zone)
     except (KeyError, ValueError, OSError):
         raise ValueError(f"unknown time zone: {zone!r}") from None
     return datetime.now(place).isoformat(timespec="seconds")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rxloop.adapters.anthropic import AnthropicAdapter
-from rxloop.testing.conformance import AdapterConformance, Reply
+from rxloop.testing.conformance import AdapterConformance
+from rxloop.testing.scripted import Reply
 from tests.providers.anthropic import AnthropicServer, Block, message, raw_block, sse, thinking, tool_use, unknown_event
 from tests.providers.http import Close, Hold, split_every
 

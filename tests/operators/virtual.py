@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from reactivex import Observable, abc, typing
-from reactivex.disposable import Disposable
 from reactivex.notification import Notification
-from reactivex.testing import TestScheduler
+from reactivex.testing import ReactiveTest, TestScheduler
 from reactivex.testing.recorded import Recorded
 
 from rxloop.events import StepFinished
@@ -19,37 +18,27 @@ __all__ = ("VirtualTime", "assert_messages", "call", "cold_tool", "emissions", "
 
 
 class VirtualTime(TestScheduler):
-    """A `TestScheduler` whose ``timers`` counts what is still to come, cancelled work excepted."""
+    """A `TestScheduler` that remembers when something ran: what was cancelled in time did not."""
 
     __test__ = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.timers = 0
+        self._ran: list[float] = []
 
     def schedule_absolute(
         self, duetime: typing.AbsoluteTime, action: typing.ScheduledAction[Any], state: Any = None
     ) -> abc.DisposableBase:
-        over = False
-        self.timers += 1
-
-        def end() -> None:
-            nonlocal over
-            if not over:
-                over = True
-                self.timers -= 1
-
         def run(scheduler: abc.SchedulerBase, state: Any = None) -> abc.DisposableBase | None:
-            end()
+            self._ran.append(self.clock)
             return action(scheduler, state)
 
-        scheduled = super().schedule_absolute(duetime, run, state)
+        return super().schedule_absolute(duetime, run, state)
 
-        def cancel() -> None:
-            end()
-            scheduled.dispose()
-
-        return Disposable(cancel)
+    def ran_after(self, ticks: float) -> list[float]:
+        """When timers and sources acted later than `ticks`; what ``start`` does by itself does not count."""
+        own = (ReactiveTest.created, ReactiveTest.subscribed, ReactiveTest.disposed)
+        return [moment for moment in self._ran if moment > ticks and moment not in own]
 
 
 def assert_messages(messages: list[Recorded[Any]], *expected: Recorded[Any]) -> None:
