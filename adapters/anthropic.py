@@ -154,7 +154,7 @@ async def _wire(response: Any, decoder: AnthropicDecoder) -> Wire[Any]:
     if kind == "text/event-stream":
         return Wire(response.http_response.aiter_bytes(), AnthropicBytesDecoder(decoder))
     if kind == "application/json":
-        return Wire(_one(from_json(await response.read())), _MessageDecoder(decoder))
+        return Wire(_one(await response.read()), _MessageDecoder(decoder))
     if kind == "application/vnd.amazon.eventstream":
         return Wire(_as_mappings(await response.parse()), decoder)
     raise MalformedResponseError(
@@ -169,8 +169,17 @@ async def _one(item: Any) -> AsyncIterator[Any]:
 
 
 async def _as_mappings(stream: Any) -> AsyncIterator[Mapping[str, Any]]:
-    async for event in stream:
-        yield event.to_dict()
+    try:
+        async for event in stream:
+            yield event.to_dict()
+    except Exception as error:
+        if classify(error) is not error:
+            raise
+        # neither the SDK's nor the transport's: the frames, or the JSON in them, could not be read
+        raise MalformedResponseError(
+            f"the reply does not have the provider's format: {type(error).__name__}: {error}",
+            provider=AnthropicAdapter.provider,
+        ) from error
 
 
 class _MessageDecoder:
@@ -183,7 +192,8 @@ class _MessageDecoder:
     def complete(self) -> bool:
         return self._decoder.complete
 
-    def feed(self, message: Mapping[str, Any]) -> Iterable[Any]:
+    def feed(self, body: bytes) -> Iterable[Any]:
+        message = from_json(body)
         if message.get("type") != "message":
             yield from self._decoder.feed(message)
             return

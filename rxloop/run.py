@@ -186,7 +186,9 @@ class Run:
         for name, found in self._resolved.items():
             if name not in executable:
                 executable[name] = found
-                declared.append(found.declaration)
+                # the provider may know it in a form of its own
+                if not any(isinstance(item, Mapping) and item.get("name") == name for item in listed):
+                    declared.append(found.declaration)
         self.tools.clear()
         self.tools.update(executable)
         return Step(index, conversation, self._system, declared, carry)

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import vcr
 
@@ -36,13 +37,13 @@ def test_there_is_no_secret_in_it(path: Path) -> None:
 @pytest.mark.parametrize("path", CASSETTES, ids=by_name)
 def test_a_replay_sends_what_was_recorded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
-    request = AnthropicAdapter.request
+    send = httpx2.AsyncClient.send
 
-    def spy(self: AnthropicAdapter, step: Any) -> dict[str, Any]:
-        sent.append(request(self, step))
-        return sent[-1]
+    def spy(self: httpx2.AsyncClient, request: httpx2.Request, **options: Any) -> Any:
+        sent.append(json.loads(request.content))
+        return send(self, request, **options)
 
-    monkeypatch.setattr(AnthropicAdapter, "request", spy)
+    monkeypatch.setattr(httpx2.AsyncClient, "send", spy)
     recorded = []
     for turn in replay(path):
         result = turn.result_sync()
@@ -118,12 +119,10 @@ def test_recording_leaves_the_secrets_out(tmp_path: Path) -> None:
 
 
 def test_addresses_are_recorded_without_accounts_and_keys(tmp_path: Path) -> None:
-    import httpx2
-
     path = tmp_path / "turn.yaml"
     with AnthropicServer() as server:
         server.reply(text("hi"))
         with vcr.VCR(**vcr_config()).use_cassette(path, record_mode="all"), httpx2.Client(trust_env=False) as client:
             client.post(f"{server.url}/v1/projects/my-project/models/m?key=hush&alt=sse", json={})
     (interaction,) = read_cassette(path)
-    assert interaction.uri.endswith("/v1/projects/recorded/models/m?key=recorded&alt=sse")
+    assert interaction.uri.endswith("/v1/projects/recorded/models/m?alt=sse&key=recorded")

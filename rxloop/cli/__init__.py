@@ -23,6 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError:
         sys.stderr.write('rxloop: the command line needs the cli extra: pip install "rxloop[cli]"\n')
         return 2
-    from rxloop.cli.app import run
+    try:
+        from rxloop.cli.app import run
 
-    return run(arguments)
+        return run(arguments)
+    except KeyboardInterrupt:
+        return 130

@@ -39,6 +39,7 @@ _DEMO_PAUSES: dict[type[TurnEvent], float] = {
 _AHEAD = 8
 """How many events of a paced turn wait to be shown: what an interrupt leaves unshown must not have happened."""
 
+_NO_KEY = "there are no credentials: set ANTHROPIC_API_KEY"
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
@@ -87,6 +88,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         said = error.format_message().rstrip(".")
         _complain(f"{said}. See `{command} --help`.")
         return 2
+    except Exception as error:
+        if "RXLOOP_DEBUG" in os.environ:
+            raise
+        _complain(f"unexpected {type(error).__name__}: {error}. RXLOOP_DEBUG=1 shows where.")
+        return 1
     return status if isinstance(status, int) else 0
 
 
@@ -177,13 +183,19 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """Run recorded turns again. Needs no key and no network."""
+    from rxloop.operators import stop_on
     from rxloop.testing.replay import replay as rebuild
     from rxloop.testing.tape import play_tape
 
     async def work(stop: asyncio.Event) -> int:
         # all are read before the first is shown: bad input is known at once
         sources: list[tuple[str, Sequence[Observable[TurnEvent]]]] = [
-            (file, [play_tape(file, speed=speed)] if file.endswith(".jsonl") else rebuild(file, stop=stop))
+            (
+                file,
+                [play_tape(file, speed=speed).pipe(stop_on(stop))]
+                if file.endswith(".jsonl")
+                else rebuild(file, stop=stop),
+            )
             for file in files
         ]
         status = 0
@@ -194,19 +206,17 @@ def replay(
                 with _view(as_json, {"file": file}) as view:
                     if isinstance(turn, Turn):
                         view.prompt(getattr(turn, "prompt", ""))
-                    status = max(status, await _shown(turn, view, about=f"{file}: ", stop=stop))
+                    status = max(status, await _shown(turn, view, about=f"{file}: "))
         return status
 
     return _interruptible(work)
 
 
-async def _shown(turn: Observable[TurnEvent], view: View, *, about: str = "", stop: asyncio.Event | None = None) -> int:
+async def _shown(turn: Observable[TurnEvent], view: View, *, about: str = "") -> int:
     """Show a turn to its end; a failure is shown too and gives the exit status."""
     try:
         async for event in _events(turn):
             view.show(event)
-            if stop is not None and not isinstance(turn, Turn) and stop.is_set():
-                break
     except RxLoopError as error:
         view.fail(error)
         view.close()
@@ -231,10 +241,10 @@ async def _client() -> AsyncIterator[Any]:
     try:
         client = AsyncAnthropic(max_retries=0)
     except (AnthropicError, ValueError) as error:
-        raise ConfigurationError(f"the SDK cannot be set up: {error}") from error
+        raise ConfigurationError(f"{_NO_KEY} (the SDK says: {error})") from error
     known = any(getattr(client, name, None) for name in ("api_key", "auth_token", "credentials"))
     if not known and "ANTHROPIC_CUSTOM_HEADERS" not in os.environ:
-        raise ConfigurationError("there is no API key: set ANTHROPIC_API_KEY")
+        raise ConfigurationError(_NO_KEY)
     async with client:
         yield client
 

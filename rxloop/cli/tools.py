@@ -70,8 +70,8 @@ def calculate(expression: str) -> int | float:
         raise ValueError(f"not an arithmetic expression: {expression!r}") from None
     try:
         value = _bounded(_value(tree.body))
-    except OverflowError:
-        raise ValueError("the value is too large") from None
+    except (OverflowError, RecursionError):
+        raise ValueError("the value, or the expression, is too large") from None
     result: int | float = value
     return result
 

@@ -42,7 +42,13 @@ from tests.providers.http import split_at, split_every
 
 _SIGNATURE = "EqQBCkYIBxgCKkBz+/=\u2028ü"
 _SEARCH_RESULT = [
-    {"type": "web_search_result", "url": "https://example.org", "title": "t", "encrypted_content": "Eq+/=", "page": None}
+    {
+        "type": "web_search_result",
+        "url": "https://example.org",
+        "title": "t",
+        "encrypted_content": "Eq+/=",
+        "page": None,
+    }
 ]
 
 
@@ -132,7 +138,9 @@ def test_text_in_the_start_of_a_block_is_not_lost() -> None:
 
 def test_empty_deltas_make_no_events() -> None:
     blocks = (
-        raw_block({"type": "text", "text": ""}, {"type": "text_delta", "text": ""}, {"type": "text_delta", "text": "a"}),
+        raw_block(
+            {"type": "text", "text": ""}, {"type": "text_delta", "text": ""}, {"type": "text_delta", "text": "a"}
+        ),
         raw_block(
             {"type": "thinking", "thinking": "", "signature": ""},
             {"type": "thinking_delta", "thinking": ""},
@@ -224,9 +232,7 @@ def test_citations_are_collected_in_their_block() -> None:
         {"type": "text_delta", "text": "5."},
     )
     assert content_of(block) == [{"type": "text", "text": "It is 5.", "citations": [first, second]}]
-    block = raw_block(
-        {"type": "text", "text": "5", "citations": None}, {"type": "citations_delta", "citation": first}
-    )
+    block = raw_block({"type": "text", "text": "5", "citations": None}, {"type": "citations_delta", "citation": first})
     assert content_of(block)[0]["citations"] == [first]
 
 
@@ -234,7 +240,23 @@ def test_an_empty_text_block_is_dropped() -> None:
     empty = raw_block({"type": "text", "text": ""})
     assert content_of(empty, tool_use("f", {}, id="1")) == [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]
     assert result_of(empty).message is None, "a message without content cannot be sent"
-    assert content_of(text("\n\n"))[0]["text"] == "\n\n", "the model's white space is its own"
+
+
+def test_text_that_is_blank_is_an_event_but_is_not_resent() -> None:
+    events, result = decode(wire(thinking("hm", signature="s"), text("\n\n", pieces=1), tool_use("f", {}, id="1")))
+    assert TextDelta(0, "\n\n") in events
+    assert result.text == "\n\n"
+    assert result.message is not None
+    assert [block["type"] for block in result.message["content"]] == ["thinking", "tool_use"]
+    assert content_of(text("\n\n5\n"))[0]["text"] == "\n\n5\n", "white space around text is the model's own"
+
+
+def test_thinking_that_nothing_follows_is_not_resent() -> None:
+    """As the token limit leaves it; the API refuses it at the end of a message."""
+    unsigned = raw_block({"type": "thinking", "thinking": ""}, {"type": "thinking_delta", "thinking": "hm"})
+    assert result_of(unsigned, stop_reason="max_tokens").message is None
+    assert result_of(thinking("hm", signature="s"), redacted("x"), stop_reason="max_tokens").message is None
+    assert [block["type"] for block in content_of(text("a"), thinking("hm"), stop_reason="max_tokens")] == ["text"]
 
 
 def test_an_empty_reply_is_an_answer() -> None:
@@ -398,7 +420,16 @@ def test_usage_is_converted_and_the_own_figures_are_kept() -> None:
         (None, {"input_tokens": 3, "output_tokens": 4}, Usage(3, 4)),
         ({}, {"output_tokens_details": None, "output_tokens": 4}, Usage(0, 4)),
     ],
-    ids=["output", "input grows", "caches fall to 0", "null is absent", "empty", "none at the end", "late", "no details"],
+    ids=[
+        "output",
+        "input grows",
+        "caches fall to 0",
+        "null is absent",
+        "empty",
+        "none at the end",
+        "late",
+        "no details",
+    ],
 )
 def test_usage_is_merged_figure_by_figure(start: Any, end: Any, expected: Usage) -> None:
     events = wire(text("5"))
@@ -623,7 +654,8 @@ _DRAFTED: list[list[dict[str, Any]]] = [
         tool_use("h", None, id="3"),
         redacted("more"),
     ),
-    wire(thinking("unsigned", signature=""), text("a"), thinking("unsigned too", signature="")),
+    wire(thinking("unsigned", signature=""), text("\n\na"), thinking("unsigned too", signature="")),
+    wire(thinking("signed"), raw_block({"type": "text", "text": ""}), thinking("unsigned", signature="")),
     wire(text("so", pieces=2), *server_tool("mcp", {}, id="srv_1")[:1], stop_reason="pause_turn"),
     wire(raw_block({"type": "mcp_tool_use", "id": "m_1", "name": "x", "input": {}}), text("a")),
     wire(text("I can", pieces=2), tool_use("f", {}, id="1"), stop_reason="refusal"),
@@ -654,14 +686,13 @@ def test_the_draft_can_be_sent_again_at_every_event(events: list[dict[str, Any]]
         kinds = [block["type"] for block in content]
         answered = {block.get("tool_use_id") for block in content}
         for block in content:
-            assert block["type"] != "text" or block["text"], "text must not be empty"
+            assert block["type"] != "text" or block["text"].strip(), "text must not be blank"
             if not decoder.complete:
                 assert block["type"] != "thinking" or block["signature"], "thinking must be signed"
                 assert not block["type"].endswith("_tool_use") or block["id"] in answered
             assert block["type"] != "tool_use" or isinstance(block["input"], dict)
-        if not decoder.complete:
-            assert kinds[-1] not in ("thinking", "redacted_thinking"), "thinking must not end a message"
-            assert draft.finish_reason == "aborted"
+        assert kinds[-1] not in ("thinking", "redacted_thinking"), "thinking must not end a message"
+        assert decoder.complete or draft.finish_reason == "aborted"
         assert [block["id"] for block in content if block["type"] == "tool_use"] == [
             call.call_id for call in draft.tool_calls
         ]

@@ -138,9 +138,7 @@ def test_no_signal_leaves_the_source_as_it_is() -> None:
 
 @pytest.mark.parametrize("stop", [True, 5, "now", lambda: True, object()])
 def test_the_signal_is_checked_at_once(stop: Any) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"^stop must be an observable, an asyncio\.Event or"
-    ):
+    with pytest.raises(ConfigurationError, match=r"^stop must be an observable, an asyncio\.Event or"):
         stop_on(stop)
 
 
