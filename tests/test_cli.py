@@ -126,11 +126,12 @@ class TestGenerate:
         status, out, err = run(
             "generate", "2 + 3?", "--provider", "anthropic", "--tools", "calculator, clock", "--system", "Be brief."
         )
-        assert (status, err) == (0, "")
-        assert '[tool] calculator(expression="2 + 3")' in out
-        assert "[tool] calculator -> 5 (" in out
-        assert "[tool] clock -> error: the tool failed: ValueError: unknown time zone: 'Nowhere/Else' (" in out
-        assert "It is 5.\n[usage]" in out
+        assert (status, out) == (0, "It is 5.\n"), "a file that it is sent to holds the answer alone"
+        assert err.startswith("[thinking] I add.\n")
+        assert '[tool] calculator(expression="2 + 3")' in err
+        assert "[tool] calculator -> 5 (" in err
+        assert "[tool] clock -> error: the tool failed: ValueError: unknown time zone: 'Nowhere/Else' (" in err
+        assert "[usage] 20 tokens in, 10 out" in err
         sent = server.messages[0]
         assert (sent["model"], sent["system"], sent["max_tokens"]) == ("claude-sonnet-5-5", "Be brief.", 8192)
         assert [tool["name"] for tool in sent["tools"]] == ["calculator", "clock"]

@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 from reactivex import Observable
@@ -170,7 +170,8 @@ def generate(
             adapter = AnthropicAdapter(client, model=model, max_tokens=max_tokens)
             chosen = [TOOLS[name] for name in dict.fromkeys(names)]
             turn = Turn(adapter, asked, tools=chosen, system=system, max_steps=max_steps, stop=stop)
-            with _view(as_json) as view:
+            # `> answer.txt` gets the answer and nothing else
+            with _view(as_json, notes=sys.stderr) as view:
                 return await _shown(turn, view)
 
     return _interruptible(work)
@@ -289,14 +290,14 @@ def _on_interrupt(loop: asyncio.AbstractEventLoop, interrupt: Callable[[], None]
 
 
 @contextlib.contextmanager
-def _view(as_json: bool, extra: dict[str, Any] | None = None) -> Iterator[View]:
+def _view(as_json: bool, extra: dict[str, Any] | None = None, notes: IO[str] | None = None) -> Iterator[View]:
     view: View
     if as_json:
         view = JsonView(sys.stdout, extra)
     elif _is_terminal():
         view = TerminalView(Console())
     else:
-        view = PlainView(sys.stdout)
+        view = PlainView(sys.stdout, notes)
     try:
         yield view
     finally:

@@ -102,12 +102,16 @@ class PlainView:
     Text for pipes and files: what is said as it comes, everything else in one line each.
 
     Args:
-        out: where the text goes.
+        out: where the answer goes.
+        notes: where everything else goes; with the answer if not given.
         clock: seconds, for the time that a turn took.
     """
 
-    def __init__(self, out: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, out: IO[str], notes: IO[str] | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._out = out
+        self._notes = notes or out
         self._tally = _Tally(clock)
         self._open: type[TurnEvent] | None = None
 
@@ -121,9 +125,10 @@ class PlainView:
         if isinstance(event, (TextDelta, ReasoningDelta)):
             if self._open is not type(event):
                 self._end_line()
-                self._write("[thinking] " if isinstance(event, ReasoningDelta) else "")
+                if isinstance(event, ReasoningDelta):
+                    self._write("[thinking] ", ReasoningDelta)
                 self._open = type(event)
-            self._write(event.text)
+            self._write(event.text, type(event))
         elif isinstance(event, ToolStarted):
             self._line(f"[tool] {event.name}({_arguments(self._tally.arguments.get(event.call_id))})")
         elif isinstance(event, ToolFinished):
@@ -143,16 +148,17 @@ class PlainView:
 
     def _end_line(self) -> None:
         if self._open is not None:
+            self._write("\n", self._open)
             self._open = None
-            self._write("\n")
 
     def _line(self, text: str) -> None:
         self._end_line()
         self._write(text + "\n")
 
-    def _write(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
+    def _write(self, text: str, kind: type[TurnEvent] | None = None) -> None:
+        stream = self._out if kind is TextDelta else self._notes
+        stream.write(text)
+        stream.flush()
 
 
 class TerminalView:

@@ -77,6 +77,14 @@ def test_after_the_first_item_only_the_limit_between_items_counts() -> None:
     assert observer.messages[-1].time == 275
 
 
+def test_a_short_limit_between_items_does_not_wait_for_the_long_one_before_them() -> None:
+    time = VirtualTime()
+    source = time.create_cold_observable(*items(5))
+    observer = time.start(lambda: source.pipe(stall_watchdog(20, first_event_timeout=100)))
+    assert failure(observer.messages).clock == "stall"
+    assert observer.messages[-1].time == 225
+
+
 def test_no_limit_leaves_the_source_as_it_is() -> None:
     source = VirtualTime().create_cold_observable()
     assert source.pipe(stall_watchdog(None)) is source

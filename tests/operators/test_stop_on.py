@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -230,6 +232,17 @@ async def test_disposal_lets_go_of_the_signal(make: Callable[[asyncio.Event], An
     assert watched.seen == []
     assert watched.stopped == 0
     assert not watched.source.observers
+
+
+@pytest.mark.asyncio
+async def test_a_future_that_is_never_done_remembers_nobody() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    watched = Watched(future)
+    watched.subscription.dispose()
+    gone = weakref.ref(watched)
+    del watched
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.asyncio

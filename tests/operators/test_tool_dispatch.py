@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import threading
 from collections.abc import Callable
@@ -292,6 +293,36 @@ def test_a_check_that_fails_itself_is_one_error_result() -> None:
     assert error_of(messages) == "checking the arguments failed: LookupError: no rules"
 
 
+def test_any_number_of_immediate_calls_needs_no_stack() -> None:
+    time = VirtualTime()
+    immediate = tool(name="t")(_immediate)
+    _, messages = run(time, reply(*(call(str(number), "t") for number in range(3_000))), immediate)
+    assert len(outcome(messages)) == 3_000
+    assert messages[-2].time == 210
+
+
+def _immediate() -> Observable[int]:
+    return reactivex.of(1)
+
+
+def test_a_disposal_prevents_the_look_ups_of_the_calls_that_wait() -> None:
+    time, asked = VirtualTime(), list[str]()
+    source = time.create_hot_observable(on_next(210, reply(call("a", "t"), call("b", "missing"))))
+
+    def resolve(name: str) -> None:
+        asked.append(name)
+
+    def note(item: Any) -> None:
+        if isinstance(item, ToolStarted):
+            subscription.dispose()
+
+    tools = {"t": cold_tool("t", after(time, 5, 1))}
+    operator = tool_dispatch(tools, resolve_tool_on_miss=resolve, scheduler=time)
+    subscription = source.pipe(operator).subscribe(note)
+    time.start()
+    assert asked == []
+
+
 # how calls end
 
 
@@ -360,13 +391,19 @@ def test_a_call_in_time_cancels_its_timer() -> None:
 def test_a_late_report_and_a_late_value_change_nothing() -> None:
     time, ran = VirtualTime(), list[ToolContext]()
     values: Subject[Any] = Subject()
-    _, messages = run(time, reply(call("a", "t")), cold_tool("t", values, timeout=5, ran=ran))
-    before = len(messages)
-    ran[0].report("late")
-    values.on_next("late")
-    values.on_completed()
-    assert len(messages) == before
-    assert error_of(messages) == "the tool timed out after 5 s"
+
+    def late(*_: Any) -> None:
+        ran[0].report("late")
+        values.on_next("late")
+        values.on_completed()
+
+    # while the step goes on, and after its end
+    for moment in (230, 300):
+        time.schedule_absolute(moment, late)
+    tools = [cold_tool("t", values, timeout=5, ran=ran), cold_tool("slow", after(time, 30, 1))]
+    _, messages = run(time, reply(call("a", "t"), call("b", "slow")), *tools)
+    assert [type(item) for item in emissions(messages)[3:]] == [ToolFinished, ToolFinished, StepSettled]
+    assert outcome(messages) == [(None, "the tool timed out after 5 s", False), (1, None, False)]
 
 
 class Opaque:
@@ -874,7 +911,7 @@ async def test_a_tools_context_does_not_leak_into_what_follows(kind: str) -> Non
     assert found.kind == kind
     seen: list[tuple[str, Any]] = []
     ended = asyncio.Event()
-    source = reactivex.of(reply(call("a", "t")))
+    source = reactivex.of(reply(call("a", "t"), call("b", "t")))
     source.pipe(tool_dispatch({"t": found})).subscribe(
         lambda _: seen.append((variable.get(), current_demand())), on_completed=ended.set
     )
@@ -1023,6 +1060,30 @@ async def test_disposal_abandons_a_thread_and_tells_the_tool() -> None:
     assert await asyncio.to_thread(told.wait, 30)
     await asyncio.sleep(0)
     assert [type(item) for item in seen[1:]] == [ToolStarted]
+
+
+@pytest.mark.asyncio
+async def test_what_an_abandoned_thread_returns_is_not_awaited() -> None:
+    entered, loop, awaited = asyncio.Event(), asyncio.get_running_loop(), list[str]()
+
+    async def later() -> None:
+        awaited.append("later")
+
+    def returns_late(context: ToolContext) -> Any:
+        loop.call_soon_threadsafe(entered.set)
+        context.cancellation.wait(30)
+        return later()
+
+    source = reactivex.of(reply(call("a", "t")))
+    subscription = source.pipe(tool_dispatch({"t": tool(name="t")(returns_late)})).subscribe()
+    await entered.wait()
+    [thread] = [thread for thread in threading.enumerate() if thread.name == "rxloop-tool-t"]
+    subscription.dispose()
+    await asyncio.to_thread(thread.join, 30)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    gc.collect()
+    assert awaited == []
 
 
 @pytest.mark.asyncio
