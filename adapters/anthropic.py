@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pydantic_core import from_json, to_json
 from reactivex import Observable
 
-from rxloop.adapters.anthropic_decoder import AnthropicBytesDecoder, AnthropicDecoder
+from rxloop.adapters.anthropic_decoder import PROVIDERS_CALLS, AnthropicBytesDecoder, AnthropicDecoder
 from rxloop.adapters.anthropic_errors import classify
 from rxloop.adapters.base import Adapter
 from rxloop.adapters.names import NameMap
@@ -44,7 +44,8 @@ class AnthropicAdapter(Adapter):
     Args:
         client: an ``AsyncAnthropic`` or one of its flavours (``AsyncAnthropicVertex``, ``AsyncAnthropicBedrock``,
             ``AsyncAnthropicFoundry``), which stays the caller's to close; by default one that reads
-            ``ANTHROPIC_API_KEY``, which the adapter closes. The SDK's own retries are off for the adapter's calls: the turn's `RetryPolicy` owns them.
+            ``ANTHROPIC_API_KEY``, which the adapter closes. The SDK's own retries are off for the adapter's calls: the
+            turn's `RetryPolicy` owns them.
         model: the model's name.
         max_tokens: the most tokens of one reply.
         fields: any further field of the request: ``temperature``, ``thinking``, ``tool_choice``, ``stop_sequences``,
@@ -95,7 +96,7 @@ class AnthropicAdapter(Adapter):
             if not messages:
                 raise ConfigurationError("a turn needs a prompt or a conversation, but got neither")
             return messages
-        return _with_user_content(messages, _prompt_blocks(prompt))
+        return _with_user_content(_without_pending(messages), _prompt_blocks(prompt))
 
     def append(
         self, conversation: Conversation, result: StepResult, tool_results: Sequence[ToolResult]
@@ -125,6 +126,9 @@ class AnthropicAdapter(Adapter):
             request.update(_known_to(self._messages.create, step.carry, request.get("extra_body")))
         if step.system is not None:
             request["system"] = step.system
+        choice = request.get("tool_choice")
+        if isinstance(choice, Mapping) and "name" in choice:
+            request["tool_choice"] = {**choice, "name": names.alias(choice["name"])}
         if step.tools:
             request["tools"] = [
                 _declaration(item, names) if isinstance(item, ToolDeclaration) else dict(item) for item in step.tools
@@ -171,7 +175,8 @@ async def _one(item: Any) -> AsyncIterator[Any]:
 async def _as_mappings(stream: Any) -> AsyncIterator[Mapping[str, Any]]:
     try:
         async for event in stream:
-            yield event.to_dict()
+            # blocks and deltas that the SDK does not know are no reason to warn
+            yield event.to_dict(warnings=False)
     except Exception as error:
         if classify(error) is not error:
             raise
@@ -215,8 +220,7 @@ def check_pairs(messages: Conversation) -> None:
     """
     open_calls: set[str] = set()
     for message in (*messages, {}):
-        content = message.get("content")
-        blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+        blocks = _blocks(message)
         for block in blocks:
             if block.get("type") == "tool_result":
                 call_id = str(block.get("tool_use_id"))
@@ -285,16 +289,55 @@ def _declaration(declaration: ToolDeclaration, names: NameMap) -> dict[str, Any]
     return declared
 
 
+def _without_pending(messages: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """
+    The messages without calls of the provider's own that a paused reply ends with: it answers them when the reply is
+    sent back as it is, but refuses them once a user's message follows.
+    """
+    first = len(messages)
+    while first and messages[first - 1].get("role") == "assistant":
+        first -= 1
+    reply = [block for message in messages[first:] for block in _blocks(message)]
+    answered = {block.get("tool_use_id") for block in reply}
+    if all(block.get("type") not in PROVIDERS_CALLS or block.get("id") in answered for block in reply):
+        return messages
+    kept: list[Mapping[str, Any]] = []
+    for message in messages[first:]:
+        content = [
+            block
+            for block in _blocks(message)
+            if block.get("type") not in PROVIDERS_CALLS or block.get("id") in answered
+        ]
+        while content and content[-1].get("type") in ("thinking", "redacted_thinking"):
+            content.pop()
+        if content:
+            kept.append({**message, "content": content})
+    return [*messages[:first], *kept]
+
+
+def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+
+
 def _prompt_blocks(prompt: Any) -> list[Mapping[str, Any]]:
     if isinstance(prompt, str):
         blocks: list[Any] = [{"type": "text", "text": prompt}] if prompt.strip() else []
-    elif isinstance(prompt, Mapping):
-        blocks = [prompt]
-    else:
+    elif isinstance(prompt, Sequence):
         blocks = [{"type": "text", "text": item} if isinstance(item, str) else item for item in prompt]
-    if not blocks or not all(isinstance(block, Mapping) and block.get("type") for block in blocks):
+    else:
+        blocks = [prompt]
+    if not blocks or not all(map(_is_content, blocks)):
         raise ConfigurationError(f"prompt must be non-empty text or content blocks, but got {prompt!r:.200}")
     return blocks
+
+
+def _is_content(block: Any) -> bool:
+    if not isinstance(block, Mapping) or not block.get("type"):
+        return False
+    return block["type"] != "text" or bool(str(block.get("text") or "").strip())
 
 
 def _with_user_content(messages: list[Mapping[str, Any]], blocks: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -320,8 +363,10 @@ def _result_block(result: ToolResult) -> dict[str, Any]:
 def _result_content(output: Any) -> Any:
     if output is None or isinstance(output, str):
         return output
-    if isinstance(output, list) and output and all(_is_result_block(item) for item in output):
-        return output
+    blocks = output if isinstance(output, list) else [output]
+    if blocks and all(map(_is_result_block, blocks)):
+        # blank text is refused
+        return [block for block in blocks if _is_content(block)]
     return to_json(output).decode()
 
 

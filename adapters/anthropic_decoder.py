@@ -32,6 +32,9 @@ FINISH_REASONS: Mapping[str, FinishReason] = {
 Source: https://platform.claude.com/docs/en/build-with-claude/handling-stop-reasons
 """
 
+PROVIDERS_CALLS = ("server_tool_use", "mcp_tool_use")
+"""Calls that the provider runs itself."""
+
 _RESUMED = ("pause_turn",)
 _SERVER_RESULT = "tool_use_id"
 
@@ -166,7 +169,11 @@ class AnthropicDecoder:
         blocks = self._order if self.complete else self._resendable()
         # copies: what was handed out does not change with what arrives later
         content = [dict(block.content()) for block in blocks]
-        content = [data for data in content if data.get("type") != "text" or data.get("text")]
+        # the API takes neither blank text nor thinking that nothing follows
+        content = [data for data in content if data.get("type") != "text" or (data.get("text") or "").strip()]
+        resume = self.complete and self._stop_reason in _RESUMED
+        while content and not resume and content[-1].get("type") in ("thinking", "redacted_thinking"):
+            content.pop()
         calls = self._calls(blocks)
         finish_reason: FinishReason = "aborted"
         if self.complete:
@@ -183,7 +190,7 @@ class AnthropicDecoder:
             raw_usage=dict(self._usage),
             # a refused reply must not be sent again
             message={"role": "assistant", "content": content} if content and not refused else None,
-            resume=self.complete and self._stop_reason in _RESUMED and not calls,
+            resume=resume and not calls,
             carry=dict(self._carry),
         )
 
@@ -291,14 +298,12 @@ class AnthropicDecoder:
                 fit = True
             elif block.kind == "thinking":
                 fit = block.closed and bool(block.data.get("signature"))
-            elif block.kind in ("server_tool_use", "mcp_tool_use"):
+            elif block.kind in PROVIDERS_CALLS:
                 fit = block.closed and block.data.get("id") in answered
             else:
                 fit = block.closed
             if fit:
                 blocks.append(block)
-        while blocks and blocks[-1].kind in ("thinking", "redacted_thinking"):
-            blocks.pop()
         return blocks
 
 

@@ -41,9 +41,23 @@ _TYPES: Mapping[str, type[ProviderError]] = {
     "overloaded_error": OverloadedError,
     "api_error": ServerError,
     "timeout_error": ServerError,
+    # inside Bedrock's streams
+    "internalServerException": ServerError,
+    "modelStreamErrorException": ServerError,
+    "modelTimeoutException": ServerError,
+    "serviceUnavailableException": OverloadedError,
+    "throttlingException": RateLimitedError,
+    "validationException": InvalidRequestError,
 }
 
-_OVERFLOW = ("prompt is too long", "context window", "context limit", "input length and `max_tokens` exceed")
+_OVERFLOW = (
+    "prompt is too long",
+    "context window",
+    "context limit",
+    "input length and `max_tokens` exceed",
+    # Bedrock's words
+    "input is too long",
+)
 
 
 def error_of_type(error: Any, *, status: int | None = None, delay: float | None = None) -> ProviderError:
@@ -52,10 +66,12 @@ def error_of_type(error: Any, *, status: int | None = None, delay: float | None 
     kind = str(details.get("type") or "")
     message = str(details.get("message") or kind or "the provider reported an error")
     cls = _TYPES.get(kind)
+    if (cls is InvalidRequestError or (cls is None and status == 400)) and any(
+        words in message.lower() for words in _OVERFLOW
+    ):
+        cls = ContextOverflowError
     if cls is None:
         return error_for_status(status, message, provider=_PROVIDER, retry_after=delay)
-    if cls is InvalidRequestError and any(words in message.lower() for words in _OVERFLOW):
-        cls = ContextOverflowError
     return cls(message, provider=_PROVIDER, status=status, retry_after=delay)
 
 
@@ -81,19 +97,26 @@ def _classified(error: Exception) -> RxLoopError | None:
     if isinstance(error, anthropic.APIStatusError):
         body = error.body if isinstance(error.body, Mapping) else {}
         details = body.get("error")
+        details = details if isinstance(details, Mapping) else {}
+        # an error inside a stream comes with the status of its beginning
+        status = error.status_code if error.status_code >= 400 else None
+        message = details.get("message") or body.get("message") or (error.message if status else None)
         delay = retry_after(error.response.headers)
-        if isinstance(details, Mapping) and details.get("type") in _TYPES:
-            classified = error_of_type(details, status=error.status_code, delay=delay)
-            if error.status_code in (408, 409) or error.status_code >= 500:
-                classified.retryable = True
-            return classified
-        message = str(details.get("message")) if isinstance(details, Mapping) else error.message
-        return error_for_status(error.status_code, message, provider=_PROVIDER, retry_after=delay)
+        classified = error_of_type({**details, "message": message}, status=status, delay=delay)
+        if status is not None and (status in (408, 409) or status >= 500):
+            classified.retryable = True
+        return classified
     if isinstance(error, (anthropic.APITimeoutError, httpx2.TimeoutException)):
         return TimedOutError(
             "the transport's own timeout ran out", clock="transport", provider=_PROVIDER, retryable=True
         )
     if isinstance(error, anthropic.APIConnectionError):
+        if isinstance(error.__cause__, httpx2.LocalProtocolError) and "header" in str(error.__cause__).lower():
+            # its text would tell the key
+            return ConfigurationError(
+                "the key or another header has characters that HTTP does not allow, such as a line end at its end",
+                provider=_PROVIDER,
+            )
         return ConnectionFailedError(f"no connection to the provider: {error.__cause__ or error}", provider=_PROVIDER)
     if isinstance(error, (httpx2.HTTPError, httpx2.StreamError)):
         return StreamInterruptedError(

@@ -99,7 +99,7 @@ class Adapter(ABC):
         finally:
             subscription.dispose()
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # noqa: B027
         """Close what the adapter opened itself; nothing by default."""
 
     def close(self) -> None:
@@ -134,9 +134,21 @@ class Adapter(ABC):
         """
         synchronous: _Synchronous = self.__dict__.setdefault("_synchronous", _Synchronous())
         if synchronous.finalizer is None:
-            synchronous.finalizer = weakref.finalize(self, synchronous.runner.close)
+            synchronous.finalizer = weakref.finalize(self, _close, synchronous.runner)
         with synchronous.lock:
             return synchronous.runner.run(coroutine)
+
+
+def _close(runner: asyncio.Runner) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        runner.close()
+        return
+    # an adapter may be dropped where another loop runs, and a thread can run but one
+    closing = threading.Thread(target=runner.close)
+    closing.start()
+    closing.join()
 
 
 class _Synchronous:

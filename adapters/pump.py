@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from reactivex import Observable, abc
 from reactivex.disposable import Disposable
 
-from rxloop.clock import running_loop
+from rxloop.clock import call_in, running_loop
 from rxloop.demand import current_demand
 from rxloop.errors import MalformedResponseError, StreamInterruptedError
 
@@ -84,16 +84,7 @@ def pump(
 
         def dispose() -> None:
             pumping.stopped = True
-            if task.done():
-                return
-            try:
-                inside = asyncio.get_running_loop() is loop
-            except RuntimeError:
-                inside = False
-            if inside:
-                task.cancel()
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(task.cancel)
+            call_in(loop, task.cancel)
 
         return Disposable(dispose)
 
@@ -152,9 +143,16 @@ class _Pumping:
         whole = False
         try:
             whole = await self._read(wire)
-        finally:
-            leaving = stream.__aexit__(None, None, None)
-            await (leaving if whole else _surely(leaving))
+        except _SubscriberFailedError:
+            # a subscriber that also disposed has cancelled this task: what it raised goes first
+            with contextlib.suppress(asyncio.CancelledError):
+                await _surely(stream.__aexit__(None, None, None))
+            raise
+        except BaseException:
+            await _surely(stream.__aexit__(None, None, None))
+            raise
+        leaving = stream.__aexit__(None, None, None)
+        await (leaving if whole else _surely(leaving))
         if whole and not self.stopped:
             self._finish(wire.decoder)
 
@@ -183,8 +181,8 @@ class _Pumping:
                 raise _malformed(error) from error
             if decoder.complete:
                 break
-        # what follows the end of a reply is of no interest, but a drained connection can be used again
-        with contextlib.suppress(TimeoutError):
+        # what follows the end of a reply is of no interest, errors included, but a drained connection can be used again
+        with contextlib.suppress(Exception):
             async with asyncio.timeout(_DRAIN_SECONDS):
                 async for _ in items:
                     pass

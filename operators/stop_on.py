@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable, SingleAssignmentDisposable
 
+from rxloop.clock import call_in
 from rxloop.errors import ConfigurationError
 from rxloop.invocation import from_awaitable
 
@@ -53,6 +54,7 @@ def stop_on(
             running, watching = SingleAssignmentDisposable(), SingleAssignmentDisposable()
             both = CompositeDisposable(running, watching)
             over = False
+            loop = _loop()
 
             def end() -> bool:
                 nonlocal over
@@ -75,7 +77,12 @@ def stop_on(
                 if end():
                     observer.on_completed()
 
-            watching.disposable = signal.subscribe(on_signal, on_error, scheduler=scheduler)
+            # a signal from another thread waits for its turn among the source's events
+            watching.disposable = signal.subscribe(
+                lambda value: call_in(loop, on_signal, value),
+                lambda error: call_in(loop, on_error, error),
+                scheduler=scheduler,
+            )
             if not over:
                 running.disposable = source.subscribe(observer.on_next, on_error, on_completed, scheduler=scheduler)
             return both
@@ -83,6 +90,13 @@ def stop_on(
         return Observable(subscribe)
 
     return operator
+
+
+def _loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _as_observable(stop: Any) -> Observable[Any]:

@@ -13,7 +13,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import SingleAssignmentDisposable
 
 from rxloop.checks import whole
-from rxloop.clock import running_loop
+from rxloop.clock import call_in, running_loop
 from rxloop.demand import Demand, demand_context
 from rxloop.errors import BufferOverflowError, ConfigurationError
 
@@ -129,7 +129,11 @@ class _Buffer(abc.ObserverBase[T]):
         self._ended = True
         self.items.clear()
         self.subscription.dispose()
-        # whatever was paused must wake up to see that it is disposed
+        call_in(self._loop, self._release)
+
+    def _release(self) -> None:
+        # a reader that waits, and whatever was paused, must wake up to see that it is over
+        self._set()
         self.demand.open()
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 from reactivex import abc
 from reactivex.scheduler.eventloop import AsyncIOScheduler
 
 from rxloop.errors import ConfigurationError
 
-__all__ = ("clock_of", "running_loop", "scheduler_for")
+__all__ = ("call_in", "clock_of", "running_loop", "scheduler_for")
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
@@ -28,6 +29,25 @@ def running_loop() -> asyncio.AbstractEventLoop:
             "this observable needs a running asyncio event loop: subscribe from async code, "
             "or call result_sync() from synchronous code"
         ) from None
+
+
+def call_in(loop: asyncio.AbstractEventLoop | None, action: Callable[..., Any], *arguments: Any) -> None:
+    """
+    Call at once where `loop` runs, and from any other thread as soon as it can; never once it is closed.
+
+    Args:
+        loop: the loop that owns what the action touches; ``None`` where there is none, as in virtual time.
+        action: what to call.
+        arguments: what it is given.
+    """
+    try:
+        inside = loop is None or asyncio.get_running_loop() is loop
+    except RuntimeError:
+        inside = False
+    if inside:
+        action(*arguments)
+    elif loop is not None and not loop.is_closed():
+        loop.call_soon_threadsafe(action, *arguments)
 
 
 def scheduler_for(*candidates: abc.SchedulerBase | None) -> abc.SchedulerBase:

@@ -67,6 +67,10 @@ class RxLoopError(Exception):
         if retryable is not None:
             self.retryable = retryable
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # an exception is rebuilt from its message alone otherwise, which some need more than
+        return _rebuilt, (type(self), self.message), self.__dict__
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON form: kind, status, message, retryable."""
         return {
@@ -75,6 +79,12 @@ class RxLoopError(Exception):
             "message": self.message,
             "retryable": self.retryable,
         }
+
+
+def _rebuilt(cls: type[RxLoopError], message: str) -> RxLoopError:
+    error = cls.__new__(cls)
+    error.args = (message,)
+    return error
 
 
 class ConfigurationError(RxLoopError, ValueError):

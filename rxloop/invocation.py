@@ -12,7 +12,7 @@ from typing import Any
 from reactivex import Observable, abc
 from reactivex.disposable import Disposable, SerialDisposable
 
-from rxloop.clock import running_loop
+from rxloop.clock import call_in, running_loop
 from rxloop.demand import demand_context
 from rxloop.tools import Tool, ToolContext
 
@@ -56,7 +56,7 @@ def from_awaitable(awaitable: Awaitable[Any], *, context: Context | None = None)
         def dispose() -> None:
             nonlocal abandoned
             abandoned = True
-            task.cancel()
+            call_in(loop, task.cancel)
 
         task.add_done_callback(settle)
         return Disposable(dispose)

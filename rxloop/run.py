@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -33,6 +34,9 @@ __all__ = ("Run", "announce", "conclude", "unique_names")
 
 _MAX_RESUMES = 8
 """How often a turn goes on by itself after the provider paused."""
+
+_SUBSCRIBERS_OWN = (Exception, asyncio.CancelledError)
+"""What a subscriber may raise that ends its own subscription and no more."""
 
 _CANCELLED = "cancelled: the turn ended before the tool did"
 
@@ -104,6 +108,8 @@ class Run:
             conversation = self.adapter.correct(step.conversation, result)
         else:
             conversation = self.adapter.append(step.conversation, result, settled.tool_results)
+        following = self._next_step(step.index + 1, conversation, {**step.carry, **result.carry})
+        # from here on nothing fails: what counts as past must not be counted as present too
         self._text = self._prefix + result.text
         # the reply to a pause goes on in the middle of the answer
         self._prefix = self._text if result.resume and not result.malformed else ""
@@ -111,8 +117,8 @@ class Run:
         self._usage = self._usage + result.usage
         self._tool_calls += result.tool_calls
         self._tool_results += step.tool_results
-        self._step = self._next_step(step.index + 1, conversation, {**step.carry, **result.carry})
-        return self._step
+        self._step = following
+        return following
 
     def request(self, step: Step) -> Observable[Any]:
         """The provider's side of a step."""
@@ -282,8 +288,12 @@ def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
             def on_next(event: Any) -> None:
                 try:
                     forward(event)
-                except Exception as error:
-                    on_error(error)
+                except _SUBSCRIBERS_OWN as error:
+                    on_error(error)  # type: ignore[arg-type]
+                except BaseException:
+                    # an interrupt is nobody's to keep: the run is let go, and the interrupt goes on
+                    dispose()
+                    raise
 
             def on_error(error: Exception) -> None:
                 if over:
@@ -313,8 +323,8 @@ def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
                             result.tool_calls,
                         )
                     )
-                except Exception as error:
-                    observer.on_error(error)
+                except _SUBSCRIBERS_OWN as error:
+                    observer.on_error(error)  # type: ignore[arg-type]
                 else:
                     observer.on_completed()
 

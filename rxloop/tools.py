@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import re
 import threading
@@ -188,6 +190,9 @@ class Tool:
                 f"the schema of tool {name!r} must have type 'object', but got {schema.get('type')!r}"
             )
         required = tuple(schema.get("required") or ())
+        returns = None
+        with contextlib.suppress(NameError, TypeError):
+            returns = _hints(function).get("return")
         takes_context = len(inspect.signature(function).parameters) > 1
 
         def check(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +212,7 @@ class Tool:
         return cls(
             ToolDeclaration(name, description, dict(schema), dict(fields or {})),
             call,
-            kind=_kind(function),
+            kind=_kind(function, returns),
             validate=check,
             context_parameter="context",
             timeout=timeout,
@@ -276,8 +281,9 @@ def _tool(
 ) -> Tool:
     if not callable(function):
         raise ConfigurationError(f"@tool must be put on a function, but got {function!r}")
-    name = name or str(getattr(function, "__name__", type(function).__name__))
-    summary, parameter_docs = _documentation(inspect.getdoc(function) or "")
+    inner = _unwrapped(function)
+    name = name or str(getattr(inner, "__name__", type(inner).__name__))
+    summary, parameter_docs = _documentation(inspect.getdoc(inner) or "")
     signature, hints, context_parameter = _signature(name, function)
     arguments, schema = _arguments(name, signature, hints)
     for parameter, text in parameter_docs.items():
@@ -295,10 +301,9 @@ def _tool(
 
 
 def _signature(name: str, function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any], str | None]:
-    target = function if inspect.isroutine(function) else function.__call__  # type: ignore[operator]
     try:
         signature = inspect.signature(function)
-        hints = get_type_hints(target, include_extras=True)
+        hints = _hints(function)
     except (NameError, TypeError, ValueError) as error:
         raise ConfigurationError(f"the signature of tool {name!r} cannot be read: {error}") from error
     context_parameter = None
@@ -306,7 +311,7 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[inspect.Signatu
     for parameter in signature.parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigurationError(
-                f"tool {name!r} must take its parameters by keyword, but {str(parameter)!r} is "
+                f"tool {name!r} must take its parameters by keyword, but {parameter.name!r} is "
                 f"{parameter.kind.description}"
             )
         if hints.get(parameter.name) is ToolContext:
@@ -356,13 +361,23 @@ def _validator(arguments: TypeAdapter[dict[str, Any]]) -> Validate:
     return validate
 
 
-def _kind(function: Callable[..., Any], returns: Any = None) -> Kind:
+def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    inner = _unwrapped(function)
+    target = inner if inspect.isroutine(inner) else inner.__call__  # type: ignore[operator]
+    return get_type_hints(target, include_extras=True)
+
+
+def _kind(function: Callable[..., Any], returns: Any) -> Kind:
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004
     ):
         return "async"
-    if returns is None:
-        returns = getattr(function, "__annotations__", {}).get("return")
     origin = get_origin(returns) or returns
     if isinstance(origin, type) and issubclass(origin, Observable):
         return "observable"

@@ -103,8 +103,8 @@ class _Checker:
                 self.usage_updated(event)
             case _:
                 self.require(self.place != "between" or self.step >= 0, "step_started must come before it")
-                if not is_event(event):
-                    self.fail(f"{type(event).__name__} is no event of a turn")
+                known = is_event(event)
+                self.require(known, f"{type(event).__name__} is no event of a turn")
                 self.require(event.step == self.step, f"its step must be {self.step}, but is {event.step}")
                 self.in_step(event)
 

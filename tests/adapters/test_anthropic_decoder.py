@@ -677,8 +677,8 @@ def test_the_draft_can_be_sent_again_at_every_event(events: list[dict[str, Any]]
         results = [ToolResult(call.call_id, call.name, error="cancelled") for call in draft.tool_calls]
         conversation = adapter.append([{"role": "user", "content": "go"}], draft, results)
         check_pairs(conversation)
-        for message in conversation[1:]:
-            assert message["content"], "a message must not be empty"
+        for item in conversation[1:]:
+            assert item["content"], "a message must not be empty"
         if draft.message is None:
             continue
         content = draft.message["content"]

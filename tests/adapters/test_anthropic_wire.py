@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -183,7 +184,26 @@ async def test_a_reply_without_an_end_completes_the_turn(
         assert recorder.finished.text == "3"
         await server.disconnected(0)
         await server.disconnected(1)
-        assert server.open_connections == 0
+        await server.closed()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("fault", ["drop", "close"])
+async def test_a_connection_that_breaks_after_the_answer(server: CountingServer, fault: str) -> None:
+    getattr(server, fault)(after=[b"".join(message(text("5"))), Hold("sent")])
+    recorder = Recorder()
+    async with connected(server) as adapter:
+
+        def on_next(event: TurnEvent) -> None:
+            recorder.on_next(event)
+            if isinstance(event, TextDelta):
+                server.release("sent")
+
+        turn = Turn(adapter, "hello", retry=NO_RETRY)
+        turn.subscribe(on_next, recorder.on_error, recorder.on_completed)
+        await recorder.ended.wait()
+    assert recorder.error is None
+    assert recorder.finished.text == "5"
 
 
 @pytest.mark.asyncio
@@ -236,7 +256,7 @@ async def test_every_way_out_closes_the_connection(server: CountingServer, way: 
         turn = Turn(adapter, "hello", on_end=recorder.keep, limits=limits, stop=stop, retry=NO_RETRY)
         subscription.disposable = turn.subscribe(on_next, recorder.on_error, recorder.on_completed)
         await server.disconnected(0)
-        assert server.open_connections == 0
+        await server.closed()
         server.reply(text("next"))
         assert (await run(adapter)).finished.text == "next", "the client is good for another turn"
     assert recorder.result is not None
@@ -328,7 +348,7 @@ async def test_a_burst_does_not_starve_the_loop(server: CountingServer) -> None:
             await tick()
     assert recorder.finished.text == "x" * DELTAS
     during = {position for position in ticks if 10 < position < DELTAS}
-    gaps = [after - before for before, after in zip(sorted(during), sorted(during)[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(sorted(during))]
     assert len(during) >= DELTAS // 200
     assert max(gaps) <= 200
 

@@ -145,10 +145,7 @@ _BODIES = st.lists(st.tuples(_LINES, st.sampled_from([b"\n", b"\r\n", b"\r"]))).
 @example(body=b"\xef\xbb", data=None)
 def test_any_split_makes_the_same_events(body: bytes, data: st.DataObject | None) -> None:
     whole = _decode(body)
-    if data is None:
-        cuts = list(range(len(body)))
-    else:
-        cuts = sorted(data.draw(st.lists(st.integers(0, len(body)))))
+    cuts = list(range(len(body))) if data is None else data.draw(st.lists(st.integers(0, len(body))).map(sorted))
     assert _decode(*split_at(body, *cuts)) == whole
 
 

@@ -232,8 +232,8 @@ def test_the_kit_misbehaves(kind: Misbehaviour) -> None:
     receiver.received = received
     try:
         subscription = source.subscribe(receiver)
-    except RuntimeError as error:
-        assert error is source.error  # noqa: PT017
+    except RuntimeError as raised:
+        assert raised is source.error  # noqa: PT017
         received.append("raised")
     else:
         subscription.dispose()

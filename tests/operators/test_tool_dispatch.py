@@ -56,7 +56,7 @@ def run(
     return source, observer.messages
 
 
-def after(time: VirtualTime, ticks: float, *values: Any) -> ColdObservable[Any]:
+def after(time: VirtualTime, ticks: int, *values: Any) -> ColdObservable[Any]:
     return time.create_cold_observable(*(on_next(ticks, value) for value in values), on_completed(ticks))
 
 
@@ -302,7 +302,11 @@ def test_any_number_of_immediate_calls_needs_no_stack() -> None:
 
 
 def _immediate() -> Observable[int]:
-    return reactivex.of(1)
+    def on_subscribe(observer: Any, scheduler: Any = None) -> Any:
+        observer.on_next(1)
+        observer.on_completed()
+
+    return Observable(on_subscribe)
 
 
 def test_a_disposal_prevents_the_look_ups_of_the_calls_that_wait() -> None:

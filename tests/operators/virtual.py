@@ -48,7 +48,8 @@ def assert_messages(messages: list[Recorded[Any]], *expected: Recorded[Any]) -> 
 
 def emissions(messages: list[Recorded[Any]]) -> list[Any]:
     """The values, without time and end."""
-    return [message.value.value for message in messages if _kind(message) == "N"]
+    values: list[Any] = [message.value for message in messages if _kind(message) == "N"]
+    return [value.value for value in values]
 
 
 def failure(messages: list[Recorded[Any]]) -> Any:
