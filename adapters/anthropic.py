@@ -23,6 +23,11 @@ from rxloop.tools import ToolDeclaration
 
 __all__ = ("AnthropicAdapter",)
 
+_CLIENTS_OWN = (
+    "api_key", "auth_token", "base_url", "default_headers", "default_query", "http_client", "max_retries",
+)  # fmt: skip
+"""What belongs to the client; in a request's body a key would be sent and recorded."""
+
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _RESULT_BLOCKS = {
     "text": "text",
@@ -66,6 +71,11 @@ class AnthropicAdapter(Adapter):
         for reserved in ("messages", "stream", "system", "tools"):
             if reserved in fields:
                 raise ConfigurationError(f"{reserved!r} is the turn's to send: give it to Turn, not to the adapter")
+        for owned in _CLIENTS_OWN:
+            if owned in fields:
+                raise ConfigurationError(
+                    f"{owned!r} belongs to the client: AnthropicAdapter(AsyncAnthropic({owned}=…), model=…)"
+                )
         self.model = model
         self.max_tokens = max_tokens
         self._owns_client = client is None

@@ -117,6 +117,8 @@ def _classified(error: Exception) -> RxLoopError | None:
                 "the key or another header has characters that HTTP does not allow, such as a line end at its end",
                 provider=_PROVIDER,
             )
+        if (fault := _clients_fault(error.__cause__)) is not None:
+            return ConfigurationError(fault, provider=_PROVIDER)
         return ConnectionFailedError(f"no connection to the provider: {error.__cause__ or error}", provider=_PROVIDER)
     if isinstance(error, (httpx2.HTTPError, httpx2.StreamError)):
         return StreamInterruptedError(
@@ -127,5 +129,22 @@ def _classified(error: Exception) -> RxLoopError | None:
         # credentials that cannot be found, and values that the SDK refuses, are known before any request
         return ConfigurationError(str(error), provider=_PROVIDER)
     if isinstance(error, TypeError) and "authentication method" in str(error):
-        return AuthenticationError(str(error), provider=_PROVIDER)
+        return AuthenticationError(
+            "there are no credentials: set ANTHROPIC_API_KEY, or give the adapter a client that has some",
+            provider=_PROVIDER,
+        )
+    return None
+
+
+def _clients_fault(error: BaseException | None) -> str | None:
+    """What is wrong with the client itself, which no further attempt can mend."""
+    import httpx2
+
+    if isinstance(error, (httpx2.UnsupportedProtocol, httpx2.InvalidURL)):
+        return f"the client's base_url must be an http or https address: {error}"
+    said = str(error) if isinstance(error, RuntimeError) else ""
+    if "Event loop is closed" in said or "different event loop" in said or "different loop" in said:
+        return "a client's connections belong to the event loop in which they were opened: make one per asyncio.run()"
+    if "client has been closed" in said:
+        return "the client has been closed: make another, and an adapter with it"
     return None

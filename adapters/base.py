@@ -7,16 +7,21 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
+from contextvars import ContextVar, copy_context
 from typing import Any, ClassVar, Self, TypeVar
 
 from reactivex import Observable
 
 from rxloop.breaker import Breaker
+from rxloop.errors import ConfigurationError
 from rxloop.steps import Conversation, Step, StepResult, ToolResult
 
 __all__ = ("Adapter",)
 
 T = TypeVar("T")
+
+_running: ContextVar[frozenset[int] | set[int]] = ContextVar("rxloop_running_adapters", default=frozenset())
+"""The adapters whose synchronous run the context belongs to."""
 
 
 class Adapter(ABC):
@@ -131,12 +136,23 @@ class Adapter(ABC):
 
         The event loop lives as long as the adapter, so that the connections of its client, which belong to the loop,
         are good for the next call too. Calls from several threads take turns.
+
+        Raises:
+            ConfigurationError: a synchronous run on this adapter is waiting for the caller.
         """
+        if id(self) in _running.get():
+            coroutine.close()
+            raise ConfigurationError(
+                "result_sync() must not be called by a tool of a turn that runs by result_sync() on the same adapter: "
+                "make the tool async and await result(), or give it an adapter of its own"
+            )
         synchronous: _Synchronous = self.__dict__.setdefault("_synchronous", _Synchronous())
         if synchronous.finalizer is None:
             synchronous.finalizer = weakref.finalize(self, _close, synchronous.runner)
         with synchronous.lock:
-            return synchronous.runner.run(coroutine)
+            context = copy_context()
+            context.run(_running.set, {*_running.get(), id(self)})
+            return synchronous.runner.run(coroutine, context=context)
 
 
 def _close(runner: asyncio.Runner) -> None:

@@ -153,6 +153,8 @@ class _Pumping:
             raise
         leaving = stream.__aexit__(None, None, None)
         await (leaving if whole else _surely(leaving))
+        if whole and self._demand is not None:
+            await self._demand.wait()
         if whole and not self.stopped:
             self._finish(wire.decoder)
 
@@ -164,6 +166,12 @@ class _Pumping:
         async for item in items:
             try:
                 for event in feed(item):
+                    # another source of the same consumer may have filled its buffer meanwhile
+                    if demand is not None and demand.closed:
+                        await demand.wait()
+                        burst = 0
+                        if self.stopped:
+                            return False
                     try:
                         on_next(event)
                     except BaseException as error:
@@ -171,16 +179,15 @@ class _Pumping:
                     if self.stopped:
                         return False
                     burst += 1
-                    if demand is not None and demand.closed:
-                        await demand.wait()
-                        burst = 0
-                    elif burst >= _BURST:
+                    if burst >= _BURST:
                         await asyncio.sleep(0)
                         burst = 0
             except _FORMAT_ERRORS as error:
                 raise _malformed(error) from error
             if decoder.complete:
                 break
+            if demand is not None and demand.closed:
+                await demand.wait()
         # what follows the end of a reply is of no interest, errors included, but a drained connection can be used again
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_DRAIN_SECONDS):

@@ -141,8 +141,9 @@ class Channel(AsyncIterator[T], Generic[T]):
     """
     An asynchronous iterator over one subscription to an observable.
 
-    Use it in ``async for``, or in ``async with`` to leave deterministically. Leaving early, by ``break``, an error or
-    cancellation, disposes the subscription. While the reader lags, rxloop's own sources stop reading their sockets.
+    Use it in ``async for``, or in ``async with`` to leave deterministically. Leaving disposes the subscription: at the
+    end of ``async with``, by `aclose`, or when nothing refers to the channel any more, as after a ``break`` out of
+    ``async for event in turn``. While the reader lags, rxloop's own sources stop reading their sockets.
 
     Args:
         source: what to subscribe to.

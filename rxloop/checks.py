@@ -6,7 +6,30 @@ from typing import Any
 
 from rxloop.errors import ConfigurationError
 
-__all__ = ("positive_seconds", "positive_whole", "whole")
+__all__ = ("function_or_none", "instance", "positive_seconds", "positive_whole", "whole")
+
+
+def function_or_none(name: str, value: Any) -> None:
+    """
+    Check a callback; ``None`` is none.
+
+    Raises:
+        ConfigurationError: it cannot be called.
+    """
+    if value is not None and not callable(value):
+        raise ConfigurationError(f"{name} must be a function, but got {value!r}")
+
+
+def instance(name: str, value: Any, *types: type) -> None:
+    """
+    Check a value's type.
+
+    Raises:
+        ConfigurationError: it is of none of the types.
+    """
+    if not isinstance(value, types):
+        allowed = " or ".join("None" if kind is type(None) else kind.__name__ for kind in types)
+        raise ConfigurationError(f"{name} must be {allowed}, but got {value!r:.200}")
 
 
 def positive_seconds(name: str, value: Any) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import copy_context
 from typing import Any
 
 from reactivex import Observable, abc
@@ -73,6 +75,7 @@ class Run:
         self.tools: dict[str, Tool] = {}
         self.on_end = on_end
         self.opened = False
+        self.ended: TurnResult | None = None
         self._system = system
         self._list_tools = tools
         self._resolved: dict[str, Tool] = {}
@@ -116,7 +119,7 @@ class Run:
         self._last = result
         self._usage = self._usage + result.usage
         self._tool_calls += result.tool_calls
-        self._tool_results += step.tool_results
+        self._tool_results += settled.tool_results
         self._step = following
         return following
 
@@ -154,11 +157,14 @@ class Run:
                 tuple(self._tool_calls),
             )
         text = self._prefix + reply.text
+        answers = _in_call_order(reply, step.tool_results)
+        # exactly one result per call: the real one, or an error that says that there is none
+        sealed = [result or ToolResult(call.call_id, call.name, error=_CANCELLED) for call, result in answers]
         return Partial(
             text if text or step.result is not None else self._text,
-            (*self._tool_results, *step.tool_results),
+            (*self._tool_results, *(result for _, result in answers if result is not None)),
             self._usage + reply.usage,
-            self.adapter.append(step.conversation, reply, _sealed(reply, step.tool_results)),
+            self.adapter.append(step.conversation, reply, sealed),
             steps,
             (*self._tool_calls, *reply.tool_calls),
         )
@@ -214,12 +220,12 @@ def unique_names(tools: Iterable[Tool | Mapping[str, Any]]) -> dict[str, Tool]:
     return executable
 
 
-def _sealed(reply: StepResult, recorded: Iterable[ToolResult]) -> list[ToolResult]:
-    """Exactly one result per call, in call order: the real one, or an error that says that there is none."""
-    results = {result.call_id: result for result in recorded}
-    return [
-        results.get(call.call_id) or ToolResult(call.call_id, call.name, error=_CANCELLED) for call in reply.tool_calls
-    ]
+def _in_call_order(reply: StepResult, recorded: Iterable[ToolResult]) -> list[tuple[ToolCall, ToolResult | None]]:
+    """Every call with its result, where it has one; an id that comes twice has two."""
+    results: defaultdict[str, deque[ToolResult]] = defaultdict(deque)
+    for result in recorded:
+        results[result.call_id].append(result)
+    return [(call, results[call.call_id].popleft() if results[call.call_id] else None) for call in reply.tool_calls]
 
 
 def announce(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
@@ -246,7 +252,8 @@ def announce(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
                     subscription.disposable = source.subscribe(observer, scheduler=scheduler)
 
             # on the trampoline: whoever disposes on the first event must have something to dispose
-            starting = CurrentThreadScheduler.singleton().schedule(begin)
+            context = copy_context()
+            starting = CurrentThreadScheduler.singleton().schedule(lambda *_: context.run(begin))
             return CompositeDisposable(starting, subscription)
 
         return Observable(subscribe)
@@ -280,7 +287,7 @@ def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
                 nonlocal over
                 over = True
                 subscription.dispose()
-                result = run.result(error, disposed=disposed)
+                result = run.ended = run.result(error, disposed=disposed)
                 if run.on_end is not None:
                     run.on_end(result)
                 return result

@@ -197,7 +197,7 @@ class TurnResult:
         usage: tokens of all steps.
         steps: how many requests were begun.
         tool_calls: every call of the turn, in order.
-        tool_results: every tool result, in the order in which they were recorded.
+        tool_results: every tool result, in call order.
         conversation: the whole history, ready for the next turn.
         error: what the turn failed with.
     """

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeAlias
+from types import NoneType
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from reactivex import Observable, abc
 
 from rxloop.adapters.base import Adapter
 from rxloop.breaker import Breaker
 from rxloop.channel import Channel
-from rxloop.checks import whole
+from rxloop.checks import function_or_none, instance, whole
+from rxloop.clock import running_loop
 from rxloop.errors import ConfigurationError
 from rxloop.events import StepStarted, TurnEvent
 from rxloop.limits import Limits
@@ -36,7 +38,7 @@ from rxloop.run import Run, announce, conclude, unique_names
 from rxloop.steps import Conversation, Step, TurnResult
 from rxloop.tools import ResolveTool, Tool, tool
 
-__all__ = ("Turn",)
+__all__ = ("Turn", "TurnStream")
 
 Tools: TypeAlias = "Iterable[Tool | Callable[..., Any] | Mapping[str, Any]]"
 
@@ -97,9 +99,20 @@ class Turn(Observable[TurnEvent]):
         turn_id: str | None = None,
         scheduler: abc.SchedulerBase | None = None,
     ) -> None:
+        """See the class."""
         super().__init__(self._subscribe_run)
-        if not isinstance(adapter, Adapter):
-            raise ConfigurationError(f"adapter must be an rxloop Adapter, but got {type(adapter).__name__}")
+        instance("adapter", adapter, Adapter)
+        instance("limits", limits, Limits, NoneType)
+        instance("retry", retry, RetryPolicy, NoneType)
+        if breaker != "default":
+            instance("breaker", breaker, Breaker, NoneType)
+        instance("scheduler", scheduler, abc.SchedulerBase, NoneType)
+        for name, function in (("renew", renew), ("on_end", on_end), ("resolve_tool_on_miss", resolve_tool_on_miss)):
+            function_or_none(name, function)
+        if inspect.iscoroutinefunction(on_end):
+            raise ConfigurationError("on_end must be a plain function, but got a coroutine function")
+        if isinstance(conversation, TurnResult):
+            raise ConfigurationError("conversation must be messages, but got a TurnResult: give its .conversation")
         self.adapter = adapter
         self.limits = limits or Limits()
         self.max_steps = adapter.default_max_steps if max_steps is None else max_steps
@@ -126,7 +139,9 @@ class Turn(Observable[TurnEvent]):
         whole("concurrency", concurrency, minimum=1)
         whole("buffer", buffer, minimum=8)
         stop_on(stop)
-        unique_names(self._tools())
+
+    def __repr__(self) -> str:
+        return f"<Turn {self.adapter.provider} {self.adapter.model!r}>"
 
     def _events(self, run: Run) -> Observable[Any]:
         """The turn as the pipeline that it is."""
@@ -169,19 +184,28 @@ class Turn(Observable[TurnEvent]):
             conclude(run),
         )
 
-    def __aiter__(self) -> Channel[TurnEvent]:
+    def __aiter__(self) -> TurnStream:
         return self.stream()
 
-    def stream(self) -> Channel[TurnEvent]:
+    def __iter__(self) -> NoReturn:
+        """A turn cannot be iterated over without ``async``."""
+        raise TypeError("a turn must be iterated over with `async for`; from synchronous code use result_sync()")
+
+    def run(self, scheduler: abc.SchedulerBase | None = None) -> NoReturn:
+        """Blocking on an observable that needs the event loop would block for ever."""
+        raise ConfigurationError("a turn has no run(): use `await turn.result()`, or result_sync()")
+
+    def stream(self) -> TurnStream:
         """
         Start a run and iterate over its events: in order, bounded by ``buffer``, with backpressure.
 
-        ``async with turn.stream() as events`` leaves deterministically; leaving early disposes the run.
+        ``async with turn.stream() as events`` leaves deterministically; leaving early disposes the run. Afterwards
+        ``events.result`` is what the run came to.
 
         Raises:
             ConfigurationError: there is no running event loop.
         """
-        return Channel(self, buffer=self._buffer)
+        return TurnStream(self._run(), self._events, self._buffer)
 
     async def result(self) -> TurnResult:
         """
@@ -237,7 +261,32 @@ class Turn(Observable[TurnEvent]):
     def _subscribe_run(
         self, observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
+        if scheduler is None and self.scheduler is None:
+            running_loop()
         return self._events(self._run()).subscribe(observer, scheduler=scheduler or self.scheduler)
+
+
+class TurnStream(Channel[TurnEvent]):
+    """The events of one run, as an asynchronous iterator, and what the run came to."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Run, events: Callable[[Run], Observable[TurnEvent]], buffer: int) -> None:
+        """Made by `Turn.stream`."""
+        self._run = run
+        super().__init__(events(run), buffer=buffer)
+
+    @property
+    def result(self) -> TurnResult:
+        """
+        What the run came to, however it ended: by its answer, a stop, a failure, or because it was left early.
+
+        Raises:
+            ConfigurationError: it has not ended yet.
+        """
+        if self._run.ended is None:
+            raise ConfigurationError("the run must have ended before it has a result: iterate to the end, or leave it")
+        return self._run.ended
 
 
 def _lister(tools: Any) -> Callable[[], list[Tool | Mapping[str, Any]]]:
@@ -247,12 +296,13 @@ def _lister(tools: Any) -> Callable[[], list[Tool | Mapping[str, Any]]]:
     if isinstance(tools, (Tool, str, Mapping)):
         raise ConfigurationError(f"tools must be a list of tools, but got {tools!r}")
     fixed = [_as_tool(item) for item in tools]
+    unique_names(fixed)
     return lambda: fixed
 
 
 def _as_tool(item: Any) -> Tool | Mapping[str, Any]:
     if isinstance(item, (Tool, Mapping)):
         return item
-    if inspect.isroutine(item):
+    if callable(item):
         return tool(item)
     raise ConfigurationError(f"a tool must be a function, a Tool or a provider's declaration, but got {item!r}")

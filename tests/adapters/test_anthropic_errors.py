@@ -261,7 +261,7 @@ async def test_a_missing_key(server: AnthropicServer, monkeypatch: pytest.Monkey
         recorder = await run(adapter, retry=AT_ONCE)
     assert isinstance(recorder.error, (AuthenticationError, ConfigurationError))
     assert not recorder.error.retryable
-    assert "api_key" in str(recorder.error)
+    assert "set ANTHROPIC_API_KEY" in str(recorder.error)
     assert recorder.error.partial is not None
     assert not server.requests
 
