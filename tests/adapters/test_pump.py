@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import reactivex
 from reactivex import Observable
 from reactivex.disposable import SerialDisposable
 
@@ -495,3 +496,18 @@ async def test_everything_is_told_in_the_loops_own_thread() -> None:
     provider.observable().subscribe(lambda _: threads.add(threading.get_ident()), on_completed=ended.set)
     await ended.wait()
     assert threads == {threading.get_ident()}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("buffer", [8, 64, 256])
+@pytest.mark.parametrize("sources", [1, 3, 6, 40])
+async def test_any_number_of_sources_keep_one_readers_bound(sources: int, buffer: int) -> None:
+    provider = Provider(list(range(100)), END)
+    merged = reactivex.merge(*(provider.observable() for _ in range(sources)))
+    events = iterate(merged, buffer=buffer)
+    seen = 0
+    async for _ in events:
+        seen += 1
+        await asyncio.sleep(0)
+    assert seen == sources * 101
+    assert events.peak_buffered <= buffer
