@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from reactivex import Observable, abc
 from reactivex.disposable import SingleAssignmentDisposable
 
-from rxloop.checks import whole
+from rxloop.checks import instance, whole
 from rxloop.clock import call_in, running_loop
 from rxloop.demand import Demand, demand_context
 from rxloop.errors import BufferOverflowError, ConfigurationError
@@ -157,6 +157,7 @@ class Channel(AsyncIterator[T], Generic[T]):
 
     def __init__(self, source: Observable[T], *, buffer: int = 256) -> None:
         whole("buffer", buffer, minimum=2 * _HEADROOM)
+        instance("source", source, Observable)
         buffered: _Buffer[T] = _Buffer(buffer)
         self._buffer = buffered
         context = copy_context()

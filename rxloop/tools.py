@@ -252,7 +252,8 @@ def tool(
     Make a tool of a function: its signature is the schema, its docstring the description.
 
     Arguments are validated with pydantic before the call, so every annotation that pydantic knows works, and
-    ``Annotated[int, Field(ge=0)]`` too. A Google-style ``Args:`` section describes the parameters.
+    ``Annotated[int, Field(ge=0)]`` too; a parameter without an annotation takes anything. A Google-style ``Args:``
+    section describes the parameters.
 
     Args:
         function: sync (runs in a thread), async, or annotated to return an observable whose last value is the
@@ -283,6 +284,8 @@ def _tool(
         raise ConfigurationError(f"@tool must be put on a function, but got {function!r}")
     inner = _unwrapped(function)
     name = name or str(getattr(inner, "__name__", type(inner).__name__))
+    if name == "<lambda>":
+        raise ConfigurationError("a tool made of a lambda must have a name: rxloop.tool(name=…)(lambda …)")
     summary, parameter_docs = _documentation(inspect.getdoc(inner) or "")
     signature, hints, context_parameter = _signature(name, function)
     arguments, schema = _arguments(name, signature, hints)
@@ -307,12 +310,17 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[inspect.Signatu
     except (NameError, TypeError, ValueError) as error:
         raise ConfigurationError(f"the signature of tool {name!r} cannot be read: {error}") from error
     context_parameter = None
-    parameters = []
+    parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigurationError(
                 f"tool {name!r} must take its parameters by keyword, but {parameter.name!r} is "
                 f"{parameter.kind.description}"
+            )
+        if not parameters and parameter.name in ("self", "cls") and parameter.name not in hints:
+            raise ConfigurationError(
+                f"tool {name!r} must be called without {parameter.name!r}: make the tool of the bound method, "
+                f"rxloop.tool(something.{name})"
             )
         if hints.get(parameter.name) is ToolContext:
             context_parameter = parameter.name
@@ -346,7 +354,22 @@ def _arguments(
         adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(cast(Any, capture))
         return adapter, adapter.json_schema(schema_generator=Untitled)
     except PydanticUserError as error:
-        raise ConfigurationError(f"the parameters of tool {name!r} have no JSON schema: {error.message}") from error
+        reason = str(error.message).splitlines()[0].rstrip(".")
+        raise ConfigurationError(
+            f"every parameter of tool {name!r} must have a JSON schema, but {_without_schema(hints)} has none: {reason}"
+        ) from error
+
+
+def _without_schema(hints: dict[str, Any]) -> str:
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    for parameter, hint in hints.items():
+        try:
+            TypeAdapter(hint).json_schema()
+        except PydanticUserError:
+            return repr(parameter)
+    return "one"
 
 
 def _validator(arguments: TypeAdapter[dict[str, Any]]) -> Validate:

@@ -150,7 +150,7 @@ class TestGenerate:
         server.reply(text("Hi."))
         monkeypatch.setattr("sys.stdin", io.StringIO("hello\nthere\n"))
         assert run("generate", "-")[0] == 0
-        assert server.messages[0]["messages"][0]["content"][0]["text"] == "hello\nthere\n"
+        assert server.messages[0]["messages"][0]["content"][0]["text"] == "hello\nthere"
 
     def test_a_provider_failure(self, run: Run, server: AnthropicServer) -> None:
         server.fail(401, "authentication_error", "invalid\nkey")
@@ -303,7 +303,7 @@ class TestProgram:
         monkeypatch.setitem(sys.modules, "typer", None)
         status, _, err = run("demo")
         assert status == 2
-        one_line(err, 'pip install "rxloop[cli]"')
+        one_line(err, 'pip install "rxloop[anthropic,cli]"')
 
     @pytest.mark.parametrize(("module", "extra"), [("anthropic", "anthropic"), ("vcr.serialize", "test")])
     def test_without_another_extra(self, run: Run, monkeypatch: pytest.MonkeyPatch, module: str, extra: str) -> None:

@@ -415,7 +415,7 @@ def unresolved(value: Nowhere) -> None: ...  # type: ignore[name-defined]  # noq
         (variadic, "tool 'variadic' must take its parameters by keyword, but 'numbers' is variadic positional"),
         (open_ended, "but 'options' is variadic keyword"),
         (positional, "but 'a' is positional-only"),
-        (opaque, "the parameters of tool 'opaque' have no JSON schema"),
+        (opaque, "every parameter of tool 'opaque' must have a JSON schema, but 'value' has none"),
         (unresolved, "the signature of tool 'unresolved' cannot be read: name 'Nowhere' is not defined"),
         (7, "@tool must be put on a function, but got 7"),
         ("add", "@tool must be put on a function, but got 'add'"),
@@ -426,10 +426,26 @@ def test_what_cannot_be_called_with_keywords_is_a_configuration_error(function: 
         tool(function)
 
 
+class Plain:
+    def method(self, value: int) -> int:
+        return value
+
+
+def test_a_method_is_a_tool_when_it_is_bound() -> None:
+    with pytest.raises(ConfigurationError, match="must be called without 'self': make the tool of the bound method"):
+        tool(Plain.method)
+    assert tool(Plain().method).declaration.schema["required"] == ["value"]
+
+
+def test_a_lambda_needs_a_name() -> None:
+    with pytest.raises(ConfigurationError, match="a lambda must have a name"):
+        tool(lambda: 1)
+
+
 @pytest.mark.parametrize("timeout", [0, -1, True, "5", float("nan")])
 def test_the_timeout_is_checked_at_once(timeout: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"^timeout must be > 0 seconds, but got {timeout!r}$"):
-        tool(timeout=timeout)(lambda: 1)
+        tool(name="one", timeout=timeout)(lambda: 1)
 
 
 @pytest.mark.parametrize("name", ["", 7])

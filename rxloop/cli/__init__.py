@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import rich  # noqa: F401
         import typer  # noqa: F401
     except ImportError:
-        sys.stderr.write('rxloop: the command line needs the cli extra: pip install "rxloop[cli]"\n')
+        sys.stderr.write('rxloop: the command line needs the cli extra: pip install "rxloop[anthropic,cli]"\n')
         return 2
     try:
         from rxloop.cli.app import run

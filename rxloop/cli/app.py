@@ -85,7 +85,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except usage_error as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "rxloop"
-        said = error.format_message().rstrip(".")
+        said = error.format_message().replace("Value error, ", "").rstrip(".")
         _complain(f"{said}. See `{command} --help`.")
         return 2
     except Exception as error:
@@ -143,7 +143,7 @@ def demo(
 @app.command()
 def generate(
     prompt: Annotated[str, typer.Argument(help='What to ask; "-" reads it from stdin.')],
-    provider: Annotated[Provider, typer.Option(help="Whom to ask.")] = Provider.anthropic,
+    provider: Annotated[Provider, typer.Option(help="Whom to ask; this version knows anthropic.")] = Provider.anthropic,
     model: Annotated[str, typer.Option(help="The model.")] = DEFAULT_MODEL,
     tools: Annotated[str, typer.Option(help="What the model may use, separated by commas: calculator, clock.")] = "",
     system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
@@ -161,7 +161,7 @@ def generate(
     for name in names:
         if name not in TOOLS:
             raise ConfigurationError(f"there is no tool {name!r}: the tools are {', '.join(sorted(TOOLS))}")
-    asked = sys.stdin.read() if prompt == "-" else prompt
+    asked = sys.stdin.read().rstrip("\n") if prompt == "-" else prompt
     if not asked.strip():
         raise ConfigurationError("the prompt is empty: say what to ask")
 
@@ -238,7 +238,9 @@ async def _client() -> AsyncIterator[Any]:
     try:
         from anthropic import AnthropicError, AsyncAnthropic
     except ImportError as error:
-        raise ConfigurationError('the provider anthropic needs its extra: pip install "rxloop[anthropic]"') from error
+        raise ConfigurationError(
+            'the provider anthropic needs its extra: pip install "rxloop[anthropic,cli]"'
+        ) from error
     try:
         client = AsyncAnthropic(max_retries=0)
     except (AnthropicError, ValueError) as error:
@@ -318,7 +320,8 @@ def _described(error: RxLoopError) -> str:
     status = f" (HTTP {error.status})" if error.status is not None else ""
     said = error.provider or ""
     kind = "" if isinstance(error, ConfigurationError) else f"{error.kind.replace('_', ' ')}{status}: "
-    return f"{said}{': ' if said and kind else ''}{kind}{error.message}" if kind else error.message
+    wait = f" (it asks to wait {error.retry_after:g} s)" if error.retry_after is not None else ""
+    return f"{said}{': ' if said and kind else ''}{kind}{error.message}{wait}" if kind else error.message
 
 
 def _complain(text: str) -> None:

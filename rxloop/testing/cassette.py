@@ -110,6 +110,8 @@ def read_cassette(path: str | os.PathLike[str]) -> list[Interaction]:
         raise
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if isinstance(error, KeyError):
+            reason = f"an interaction has no {error}"
         raise ConfigurationError(f"{shown} is not a cassette in vcrpy's format: {reason}") from error
     if not recorded:
         raise ConfigurationError(f"{shown} has no interactions: record it again, or give another cassette")

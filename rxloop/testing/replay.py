@@ -34,6 +34,7 @@ PROVIDERS: list[Recordings] = [AnthropicRecordings()]
 """The formats that can be replayed, asked in this order."""
 
 _LATER = {
+    "openai": re.compile(r"/(chat/completions|responses)$"),
     "gemini": re.compile(r":(streamG|g)enerateContent$"),
     "vertex": re.compile(r":(streamR|r)awPredict$"),
     "bedrock": re.compile(r"/model/[^/]+/(converse|invoke)"),
@@ -127,6 +128,8 @@ def replay(
     Raises:
         ConfigurationError: a file is not a cassette, or none of its requests is of a format that can be replayed.
     """
+    if not paths or not all(isinstance(path, (str, os.PathLike)) for path in paths):
+        raise ConfigurationError(f"replay takes one path or more, each an argument of its own, but got {paths!r:.200}")
     turns: list[ReplayedTurn] = []
     for path in map(Path, paths):
         for index, (provider, steps) in enumerate(_recorded_turns(path)):

@@ -222,7 +222,9 @@ class TestTurns:
             write(tmp_path / f"{name}.yaml", interaction(request("hello"), body(text(name)))) for name in ("b", "a")
         ]
         assert [(await turn.result()).text for turn in replay(*paths)] == ["b", "a"]
-        assert replay() == []
+        for wrong in ((), (paths,)):
+            with pytest.raises(ConfigurationError, match="replay takes one path or more"):
+                replay(*wrong)
 
 
 class TestRuns:
