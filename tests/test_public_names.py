@@ -36,7 +36,9 @@ PUBLIC_OPERATORS = """
 VALUES, OPERATORS, ADAPTERS, ENGINE, FACES = range(1, 6)
 
 FLOORS = {
+    "batch": VALUES,
     "breaker": VALUES,
+    "outlet": VALUES,
     "checks": VALUES,
     "clock": VALUES,
     "demand": VALUES,
