@@ -21,7 +21,7 @@ from rxloop.turn import Turn
 from rxloop.usage import Usage
 from tests.providers.anthropic import AnthropicServer, message, server_tool, text, thinking, tool_use
 from tests.providers.http import Hold
-from tests.turns import AT_ONCE, add, check_sent, connected, run
+from tests.turns import AT_ONCE, add, check_sent, connected, run, waking_only
 
 
 @pytest.fixture
@@ -301,10 +301,8 @@ async def test_a_stop_from_another_thread(server: AnthropicServer) -> None:
         turn = Turn(adapter, "hello", stop=stop)
         running = asyncio.ensure_future(turn.result())
         await server.held("for ever")
-        # a loop under debug refuses what would not wake it
-        asyncio.get_running_loop().set_debug(True)
-        await asyncio.to_thread(stop.on_next, None)
-        asyncio.get_running_loop().set_debug(False)
+        with waking_only():
+            await asyncio.to_thread(stop.on_next, None)
         async with asyncio.timeout(5):
             result = await running
         assert result.finish_reason == "aborted"

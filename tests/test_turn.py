@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -43,7 +44,7 @@ from rxloop.usage import Usage
 from tests.operators.virtual import VirtualTime
 from tests.providers.anthropic import AnthropicServer, message, server_tool, text, thinking, tool_use
 from tests.providers.http import Hold, Reply, Request
-from tests.turns import AT_ONCE, NO_RETRY, add, check_sent, connected, run
+from tests.turns import AT_ONCE, NO_RETRY, add, check_sent, connected, run, waking_only
 
 
 @pytest.fixture
@@ -158,6 +159,7 @@ async def _failure(server: AnthropicServer, kind: str) -> tuple[Recorder, int]:
     """A turn that fails in its second step; how many requests it made."""
     tool_step(server)
     options: dict[str, Any] = {}
+    act: Callable[[], Any] = int
     if kind == "status":
         server.fail(400, "invalid_request_error")
     elif kind == "error event":
@@ -168,16 +170,23 @@ async def _failure(server: AnthropicServer, kind: str) -> tuple[Recorder, int]:
         options = {"limits": Limits(total_tokens=15)}
     elif kind == "step clock":
         server.stall(after=message(text("so far", pieces=1))[:4])
-        options = {"limits": Limits(step_timeout=0.2)}
+        timers = VirtualTime()
+        options = {"limits": Limits(step_timeout=60), "scheduler": timers}
+        act = functools.partial(timers.advance_by, 61)
     elif kind == "renewal":
         options = {"max_steps": 1, "renew": lambda reached: 1}
     elif kind == "stop signal":
         server.stall(after=message(text("so far", pieces=1))[:4])
         stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         options = {"stop": stop}
-        asyncio.get_running_loop().call_later(0.1, stop.set_exception, OverloadedError("the signal's own"))
+        act = functools.partial(stop.set_exception, OverloadedError("the signal's own"))
+
+    def watch(event: TurnEvent) -> None:
+        if isinstance(event, TextDelta) and event.step == 1:
+            asyncio.get_running_loop().call_soon(act)
+
     async with connected(server) as adapter:
-        recorder = await run(adapter, **options)
+        recorder = await run(adapter, watch=watch, **options)
         return recorder, len(server.messages)
 
 
@@ -834,10 +843,8 @@ async def test_a_disposal_from_another_thread(server: AnthropicServer, phase: st
         )
         await started.wait()
         count = len(recorder.events)
-        # a loop under debug refuses what would not wake it
-        asyncio.get_running_loop().set_debug(True)
-        await asyncio.to_thread(subscription.dispose)
-        asyncio.get_running_loop().set_debug(False)
+        with waking_only():
+            await asyncio.to_thread(subscription.dispose)
         if phase == "reply":
             await server.disconnected(0)
         elif phase == "tool":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from rxloop.adapters.anthropic import AnthropicAdapter, check_pairs
 from rxloop.adapters.base import Adapter
+from rxloop.events import TurnEvent
 from rxloop.operators import RetryPolicy
 from rxloop.testing.grammar import check_grammar
 from rxloop.testing.scripted import Recorder
@@ -16,7 +18,7 @@ from rxloop.tools import Tool, tool
 from rxloop.turn import Turn
 from tests.providers.anthropic import AnthropicServer
 
-__all__ = ["AT_ONCE", "NO_RETRY", "add", "check_sent", "connected", "run"]
+__all__ = ["AT_ONCE", "NO_RETRY", "add", "check_sent", "connected", "run", "waking_only"]
 
 NO_RETRY = RetryPolicy(retries=0)
 AT_ONCE = RetryPolicy(first_delay=0, max_delay=0)
@@ -35,17 +37,46 @@ async def connected(server: AnthropicServer, client: Any = None, **fields: Any) 
         yield AnthropicAdapter(client, **{"model": "claude-test", **fields})
 
 
-async def run(adapter: Adapter, prompt: Any = "hello", **options: Any) -> Recorder:
-    """Run a turn to its end, its events checked against the grammar."""
+async def run(
+    adapter: Adapter, prompt: Any = "hello", *, watch: Callable[[TurnEvent], None] | None = None, **options: Any
+) -> Recorder:
+    """Run a turn to its end, its events checked against the grammar; `watch` is shown each of them."""
     recorder = Recorder()
     tools: Sequence[Tool] = [add]
     turn = Turn(adapter, prompt, on_end=recorder.keep, **{"retry": NO_RETRY, "tools": tools, **options})
-    turn.subscribe(recorder.on_next, recorder.on_error, recorder.on_completed)
+
+    def on_next(event: TurnEvent) -> None:
+        recorder.on_next(event)
+        if watch is not None:
+            watch(event)
+
+    turn.subscribe(on_next, recorder.on_error, recorder.on_completed)
     async with asyncio.timeout(20):
         await recorder.ended.wait()
     check_grammar(recorder.events, error=recorder.error is not None)
     assert recorder.result is not None, "on_end was not told"
     return recorder
+
+
+@contextmanager
+def waking_only() -> Iterator[None]:
+    """Nothing may be put into the running loop from another thread in a way that would not wake it."""
+    loop = asyncio.get_running_loop()
+    own, call_soon = threading.get_ident(), loop.call_soon
+    strangers: list[Any] = []
+
+    def watched(callback: Any, *arguments: Any, **options: Any) -> asyncio.Handle:
+        if threading.get_ident() == own:
+            return call_soon(callback, *arguments, **options)
+        strangers.append(callback)
+        return loop.call_soon_threadsafe(callback, *arguments, **options)
+
+    loop.call_soon = watched  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del loop.call_soon  # type: ignore[method-assign]
+    assert not strangers, f"another thread called {strangers} in this loop, and nothing wakes it"
 
 
 def check_sent(body: Mapping[str, Any]) -> list[Any]:

@@ -395,7 +395,8 @@ async def test_a_slow_reader_of_bedrock_bounds_the_buffer(server: AnthropicServe
 async def test_a_silent_bedrock_is_left(server: AnthropicServer) -> None:
     server.script(bedrock_reply(*framed(text("so far"))[:3], Stall()))
     async with bedrock(server) as client:
-        recorder = await run(AnthropicAdapter(client, model=MODEL), limits=Limits(stall_timeout=0.1))
+        limits = Limits(first_event_timeout=30, stall_timeout=0.1)
+        recorder = await run(AnthropicAdapter(client, model=MODEL), limits=limits)
         await server.disconnected(0)
     assert isinstance(recorder.error, TimedOutError)
     assert recorder.error.clock == "stall"

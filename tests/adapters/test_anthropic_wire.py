@@ -25,6 +25,7 @@ from rxloop.limits import Limits
 from rxloop.testing.scripted import Recorder
 from rxloop.turn import Turn
 from rxloop.usage import Usage
+from tests.operators.virtual import VirtualTime
 from tests.providers.anthropic import AnthropicServer, message, sse, text, thinking, tool_use
 from tests.providers.http import Close, Hold, Reply
 from tests.turns import AT_ONCE, NO_RETRY, add, check_sent, connected, run
@@ -250,10 +251,13 @@ async def test_every_way_out_closes_the_connection(server: CountingServer, way: 
                 subscription.dispose()
             if way == "stop":
                 stop.set()
+            if way == "clock":
+                asyncio.get_running_loop().call_soon(timers.advance_by, 60)
 
-    limits = Limits(turn_timeout=0.2) if way == "clock" else None
+    timers = VirtualTime()
+    limits = Limits(turn_timeout=60)
     async with connected(server) as adapter:
-        turn = Turn(adapter, "hello", on_end=recorder.keep, limits=limits, stop=stop, retry=NO_RETRY)
+        turn = Turn(adapter, "hello", on_end=recorder.keep, limits=limits, stop=stop, retry=NO_RETRY, scheduler=timers)
         subscription.disposable = turn.subscribe(on_next, recorder.on_error, recorder.on_completed)
         await server.disconnected(0)
         await server.closed()
@@ -378,7 +382,7 @@ async def test_a_consumer_that_stalls_stops_the_reading_of_the_socket(server: Co
     body = [sse({"type": "content_block_delta", "index": 0, "delta": delta}) for delta in deltas]
     server.reply_events(*opening, *body, *closing)
     async with connected(server) as adapter:
-        async with Turn(adapter, "hello", buffer=16, limits=Limits(stall_timeout=0.2)).stream() as events:
+        async with Turn(adapter, "hello", buffer=16, limits=Limits(stall_timeout=0.5)).stream() as events:
             assert (await anext(events)).type == "turn_started"
             await server.blocked(0)
             sent = server.exchanges[0].bytes_sent

@@ -18,6 +18,7 @@ from rxloop.adapters.pump import Wire, pump
 from rxloop.channel import iterate
 from rxloop.demand import Demand, demand_context
 from rxloop.errors import ConfigurationError, MalformedResponseError, RxLoopError, StreamInterruptedError
+from tests.turns import waking_only
 
 END = "end"
 
@@ -322,10 +323,8 @@ async def test_a_disposal_from_another_thread() -> None:
     provider.closing = tell
     subscription = provider.observable().subscribe(on_error=print)
     await reached.wait()
-    # a loop under debug refuses what would not wake it
-    asyncio.get_running_loop().set_debug(True)
-    await asyncio.to_thread(subscription.dispose)
-    asyncio.get_running_loop().set_debug(False)
+    with waking_only():
+        await asyncio.to_thread(subscription.dispose)
     async with asyncio.timeout(5):
         await left.wait()
 
