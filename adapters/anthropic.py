@@ -137,7 +137,10 @@ class AnthropicAdapter(Adapter):
         if step.system is not None:
             request["system"] = step.system
         choice = request.get("tool_choice")
-        if isinstance(choice, Mapping) and "name" in choice:
+        if not step.tools:
+            # a choice among no tools is an error
+            request.pop("tool_choice", None)
+        elif isinstance(choice, Mapping) and "name" in choice:
             request["tool_choice"] = {**choice, "name": names.alias(choice["name"])}
         if step.tools:
             request["tools"] = [

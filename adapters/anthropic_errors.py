@@ -50,6 +50,9 @@ _TYPES: Mapping[str, type[ProviderError]] = {
     "validationException": InvalidRequestError,
 }
 
+_LONGEST = 1_000
+"""Characters of a message that are kept."""
+
 _OVERFLOW = (
     "prompt is too long",
     "context window",
@@ -65,6 +68,9 @@ def error_of_type(error: Any, *, status: int | None = None, delay: float | None 
     details = error if isinstance(error, Mapping) else {}
     kind = str(details.get("type") or "")
     message = str(details.get("message") or kind or "the provider reported an error")
+    if len(message) > _LONGEST:
+        # such as a whole page of a proxy's
+        message = f"{message[:_LONGEST]}… ({len(message)} characters)"
     cls = _TYPES.get(kind)
     if (cls is InvalidRequestError or (cls is None and status == 400)) and any(
         words in message.lower() for words in _OVERFLOW

@@ -194,13 +194,15 @@ class Run:
     def _next_step(self, index: int, conversation: Conversation, carry: Mapping[str, Any]) -> Step:
         listed = list(self._list_tools())
         executable = unique_names(listed)
-        declared: list[Any] = [item.declaration if isinstance(item, Tool) else item for item in listed]
-        for name, found in self._resolved.items():
-            if name not in executable:
-                executable[name] = found
-                # the provider may know it in a form of its own
-                if not any(isinstance(item, Mapping) and item.get("name") == name for item in listed):
-                    declared.append(found.declaration)
+        resolved = [found for name, found in self._resolved.items() if name not in executable]
+        executable.update((found.name, found) for found in resolved)
+        # a provider's own declaration of a tool goes before the tool's: such as bash, which it knows and the caller runs
+        native = {item.get("name") for item in listed if isinstance(item, Mapping)}
+        declared: list[Any] = [
+            item.declaration if isinstance(item, Tool) else item
+            for item in (*listed, *resolved)
+            if not (isinstance(item, Tool) and item.name in native)
+        ]
         self.tools.clear()
         self.tools.update(executable)
         return Step(index, conversation, self._system, declared, carry)

@@ -54,7 +54,8 @@ class Turn(Observable[TurnEvent]):
     Args:
         adapter: the provider.
         prompt: the user's message: text, or the provider's content blocks. ``None`` continues a conversation as it is.
-        tools: functions, `Tool` values, or the provider's own declarations of tools that it runs itself; or a callable
+        tools: functions, `Tool` values, or the provider's own declarations, of tools that it runs itself or, beside a
+            `Tool` of the same name, of tools that it knows and the caller runs; or a callable
             that returns them, asked before every step.
         system: the system prompt: text, or the provider's blocks.
         conversation: what was said before, as an earlier result has it.

@@ -539,3 +539,28 @@ async def test_a_turn_that_is_not_subscribed_sends_nothing(server: AnthropicServ
     async with connected(server) as adapter:
         Turn(adapter, "hello", tools=[add])
     assert not server.requests
+
+
+@pytest.mark.asyncio
+async def test_a_tool_that_the_provider_knows_and_the_caller_runs(server: AnthropicServer) -> None:
+    native = {"type": "bash_20250124", "name": "bash"}
+
+    @tool
+    async def bash(command: str) -> str:
+        """Run it."""
+        return f"ran {command}"
+
+    server.reply(tool_use("bash", {"command": "ls"}))
+    server.reply(text("done"))
+    async with connected(server) as adapter:
+        result = await Turn(adapter, "list", tools=[native, bash]).result()
+    assert [sent["tools"] for sent in server.messages] == [[native], [native]]
+    assert result.tool_results[0].output == "ran ls"
+
+
+@pytest.mark.asyncio
+async def test_a_tool_choice_without_tools_is_not_sent(server: AnthropicServer) -> None:
+    server.reply(text("hi"))
+    async with connected(server, tool_choice={"type": "any"}) as adapter:
+        await Turn(adapter, "hello").result()
+    assert "tool_choice" not in server.messages[0]
