@@ -196,7 +196,7 @@ class Run:
         executable = unique_names(listed)
         resolved = [found for name, found in self._resolved.items() if name not in executable]
         executable.update((found.name, found) for found in resolved)
-        # a provider's own declaration of a tool goes before the tool's: such as bash, which it knows and the caller runs
+        # a provider's own declaration goes before the tool's: such as bash, which it knows and the caller runs
         native = {item.get("name") for item in listed if isinstance(item, Mapping)}
         declared: list[Any] = [
             item.declaration if isinstance(item, Tool) else item
