@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
@@ -14,10 +13,11 @@ from reactivex import Observable
 from rxloop.adapters.anthropic_decoder import PROVIDERS_CALLS, AnthropicBytesDecoder, AnthropicDecoder
 from rxloop.adapters.anthropic_errors import classify
 from rxloop.adapters.base import Adapter
+from rxloop.adapters.declarations import declare, names_for
 from rxloop.adapters.names import NameMap
 from rxloop.adapters.pump import Wire, pump
 from rxloop.checks import whole
-from rxloop.errors import ConfigurationError, MalformedResponseError
+from rxloop.errors import ConfigurationError, MalformedResponseError, describe
 from rxloop.steps import Conversation, Step, StepResult, ToolResult
 from rxloop.tools import ToolDeclaration
 
@@ -28,7 +28,6 @@ _CLIENTS_OWN = (
 )  # fmt: skip
 """What belongs to the client; in a request's body a key would be sent and recorded."""
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _RESULT_BLOCKS = {
     "text": "text",
     "image": "source",
@@ -100,7 +99,7 @@ class AnthropicAdapter(Adapter):
         Raises:
             ConfigurationError: the prompt is empty, or a tool call has not exactly one result.
         """
-        messages = list(conversation)
+        messages = _messages_of(conversation)
         check_pairs(messages)
         if prompt is None:
             if not messages:
@@ -144,7 +143,8 @@ class AnthropicAdapter(Adapter):
             request["tool_choice"] = {**choice, "name": names.alias(choice["name"])}
         if step.tools:
             request["tools"] = [
-                _declaration(item, names) if isinstance(item, ToolDeclaration) else dict(item) for item in step.tools
+                declare(item, names, "input_schema") if isinstance(item, ToolDeclaration) else dict(item)
+                for item in step.tools
             ]
         return request
 
@@ -156,8 +156,19 @@ class AnthropicAdapter(Adapter):
     async def _connect(self, step: Step) -> AsyncIterator[Wire[Any]]:
         names = _names(step)
         step.draft = decoder = AnthropicDecoder(step.index, names.name)
-        async with self._messages.with_streaming_response.create(**self._request(step, names)) as response:
+        reply = self._messages.with_streaming_response.create(**self._request(step, names))
+        try:
+            response = await reply.__aenter__()
+        except (RecursionError, TypeError, ValueError) as error:
+            if "authentication method" in str(error):
+                raise
+            raise ConfigurationError(
+                f"a request must have a JSON form, but this one has none: {describe(error)}", provider=self.provider
+            ) from error
+        try:
             yield await _wire(response, decoder)
+        finally:
+            await reply.__aexit__(None, None, None)
 
 
 async def _wire(response: Any, decoder: AnthropicDecoder) -> Wire[Any]:
@@ -284,22 +295,7 @@ def _known_to(create: Any, fields: Mapping[str, Any], body: Any = None) -> dict[
 
 
 def _names(step: Step) -> NameMap:
-    declared = (item.name for item in step.tools if isinstance(item, ToolDeclaration))
-    return NameMap(declared, pattern=_NAME, allowed="a-zA-Z0-9_-", longest=64)
-
-
-def _declaration(declaration: ToolDeclaration, names: NameMap) -> dict[str, Any]:
-    # the API knows the schema of the tools that it defines and the caller runs, such as bash
-    if declaration.fields.get("type", "custom") != "custom":
-        return {"name": declaration.name, **declaration.fields}
-    declared: dict[str, Any] = {
-        "name": names.alias(declaration.name),
-        "input_schema": dict(declaration.schema),
-        **declaration.fields,
-    }
-    if declaration.description:
-        declared["description"] = declaration.description
-    return declared
+    return names_for("input_schema", (item.name for item in step.tools if isinstance(item, ToolDeclaration)))
 
 
 def _without_pending(messages: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -326,6 +322,19 @@ def _without_pending(messages: list[Mapping[str, Any]]) -> list[Mapping[str, Any
         if content:
             kept.append({**message, "content": content})
     return [*messages[:first], *kept]
+
+
+def _messages_of(conversation: Any) -> list[Mapping[str, Any]]:
+    if isinstance(conversation, (str, bytes, Mapping)) or not isinstance(conversation, Iterable):
+        raise ConfigurationError(f"conversation must be a list of messages, but got {conversation!r:.200}")
+    messages = list(conversation)
+    for message in messages:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if not isinstance(content, (str, list, tuple)) or message.get("role") not in ("user", "assistant"):
+            raise ConfigurationError(
+                f"a message must have a role, user or assistant, and content, text or a list, but got {message!r:.200}"
+            )
+    return messages
 
 
 def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:

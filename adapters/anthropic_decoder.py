@@ -5,6 +5,8 @@ Source: https://platform.claude.com/docs/en/build-with-claude/streaming
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -35,47 +37,86 @@ Source: https://platform.claude.com/docs/en/build-with-claude/handling-stop-reas
 PROVIDERS_CALLS = ("server_tool_use", "mcp_tool_use")
 """Calls that the provider runs itself."""
 
+_CALLS = ("tool_use", *PROVIDERS_CALLS)
+_THINKING = ("thinking", "redacted_thinking")
+_KNOWN = ("text", *_THINKING, *_CALLS)
+"""The blocks of which it is known what they may hold."""
+
 _RESUMED = ("pause_turn",)
 _SERVER_RESULT = "tool_use_id"
+_NOT_MERGED = ("caller", "id", "name", "signature", "tool_use_id", "type")
+_OWN_DELTAS = ("input", "text", "thinking")
+"""What has deltas of its own, so that no other kind of delta may say it over."""
+
+_MOST = 2**63
+_DEEPEST = 250
+_FIGURES = (
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "input_tokens",
+    "output_tokens",
+)
 
 
 class _Block:
-    """A content block in the making."""
+    """A content block in the making, its types checked as they come: nothing that is made of it later can fail."""
 
     __slots__ = ("closed", "data", "input", "kind", "pieces")
 
     def __init__(self, start: Mapping[str, Any]) -> None:
-        self.data = dict(start)
-        self.kind = self.data.get("type")
+        data = _own(start, "content_block")
+        self.kind = _string(data, "type")
+        self.data = data
         self.pieces: list[str] = []
         self.input: list[str] = []
         self.closed = False
+        if self.kind in ("text", "thinking"):
+            _string_or_none(data, self.kind)
+            data[self.kind] = data.get(self.kind) or ""
+        for key in ("id", "signature", _SERVER_RESULT):
+            # the caller's side answers a call, so that it gets an id where it has none
+            if key != "id" or self.kind != "tool_use":
+                _string_or_none(data, key)
+        _string_or_none(_mapping(data, "caller") or {}, "tool_id")
+        if data.get("citations") is not None and not isinstance(data["citations"], list):
+            raise TypeError(f"citations must be a list, but got {data['citations']!r:.100}")
+        if self.kind in _CALLS:
+            _string(data, "name")
+            given = data.get("input")
+            if given is None:
+                data["input"] = {}
+            elif not isinstance(given, dict):
+                # arguments that do not parse to an object, whichever way they came
+                data["input"] = {}
+                self.input.append(given if isinstance(given, str) else json.dumps(given, default=str))
+
+    def text(self) -> str:
+        """What a block of text or thinking says so far."""
+        if self.pieces:
+            self.data[self.kind] += "".join(self.pieces)
+            self.pieces.clear()
+        text: str = self.data[self.kind]
+        return text
 
     def content(self) -> dict[str, Any]:
-        """The block as it is resent."""
+        """The block as it is resent; a copy."""
         if self.pieces:
-            key = "thinking" if self.kind == "thinking" else "text"
-            self.data[key] = (self.data.get(key) or "") + "".join(self.pieces)
-            self.pieces.clear()
-        if self.input:
-            raw = "".join(self.input)
+            self.text()
+        content: dict[str, Any] = _copied(self.data)
+        if raw := "".join(self.input):
             parsed = _parsed(raw)
             # the API takes nothing but an object back
-            self.data["input"] = {"INVALID_JSON": raw} if parsed is None else parsed
-        elif self.kind == "tool_use":
-            self.data.setdefault("input", {})
-        return self.data
+            content["input"] = {"INVALID_JSON": raw} if parsed is None else parsed
+        return content
 
     def call(self, name: Callable[[str], str]) -> ToolCall:
-        raw = "".join(self.input)
         arguments: dict[str, Any] | str
-        if raw:
+        if raw := "".join(self.input):
             parsed = _parsed(raw)
             arguments = raw if parsed is None else parsed
         else:
-            given = self.data.get("input")
-            arguments = dict(given) if isinstance(given, Mapping) else {}
-        return ToolCall(str(self.data.get("id")), name(str(self.data.get("name"))), arguments)
+            arguments = _copied(self.data["input"])
+        return ToolCall(self.data["id"], name(self.data["name"]), arguments)
 
 
 class AnthropicDecoder:
@@ -90,11 +131,13 @@ class AnthropicDecoder:
     __slots__ = (
         "_blocks",
         "_carry",
+        "_ids",
         "_name",
         "_order",
         "_pending",
         "_step",
         "_stop_reason",
+        "_texts",
         "_usage",
         "complete",
     )
@@ -102,7 +145,10 @@ class AnthropicDecoder:
     def __init__(self, step: int = 0, name: Callable[[str], str] = str) -> None:
         self._step = step
         self._name = name
+        # the blocks that are open, and the pieces of those that are text
         self._blocks: dict[int, _Block] = {}
+        self._texts: dict[int, list[str]] = {}
+        self._ids: set[str] = set()
         self._order: list[_Block] = []
         self._pending: list[_Block] = []
         self._stop_reason: str | None = None
@@ -114,27 +160,35 @@ class AnthropicDecoder:
         """
         The events that one stream event makes; unknown events, blocks and deltas are kept or skipped, never fatal.
 
+        Whatever is accepted here makes a `draft`.
+
         Raises:
             RxLoopError: it is an ``error`` event; classified by the error's type, since the HTTP status was 200.
+            TypeError: a value is not of the type that the API gives it.
+            ValueError: a number is not one.
         """
         kind = event.get("type")
         if kind == "content_block_delta":
             delta = event["delta"]
-            block = self._blocks.get(event["index"])
-            if block is None:
-                return ()
+            index = event["index"]
             kind = delta.get("type")
             if kind == "text_delta":
-                text = delta["text"]
-                block.pieces.append(text)
-                return (TextDelta(self._step, text),) if text else ()
-            return self._delta(block, kind, delta)
+                pieces = self._texts.get(index)
+                if pieces is not None:
+                    text = delta["text"]
+                    if type(text) is not str:
+                        raise TypeError(f"text must be a string, but got {text!r:.100}")
+                    pieces.append(text)
+                    return (TextDelta(self._step, text),) if text else ()
+            block = self._blocks.get(index)
+            return () if block is None else self._delta(block, kind, delta)
+        if self.complete:
+            # a gateway may add what it likes
+            return ()
         if kind == "content_block_start":
             return (*self._flush(), *self._start(event["index"], event["content_block"]))
         if kind == "content_block_stop":
-            block = self._blocks.get(event["index"])
-            if block is not None:
-                self._stop(block)
+            self._stop(event["index"])
             return ()
         if kind == "message_start":
             return self._message_start(event["message"])
@@ -143,8 +197,9 @@ class AnthropicDecoder:
             return self._flush()
         if kind == "message_stop":
             for block in self._order:
-                if not block.closed:
-                    self._stop(block)
+                self._end(block)
+            self._blocks.clear()
+            self._texts.clear()
             self.complete = True
             return self._flush()
         if kind == "error":
@@ -168,11 +223,11 @@ class AnthropicDecoder:
         """What has arrived so far; of an unfinished reply only what may be resent."""
         blocks = self._order if self.complete else self._resendable()
         # copies: what was handed out does not change with what arrives later
-        content = [dict(block.content()) for block in blocks]
+        content = [block.content() for block in blocks]
         # the API takes neither blank text nor thinking that nothing follows
-        content = [data for data in content if data.get("type") != "text" or (data.get("text") or "").strip()]
+        content = [data for data in content if data["type"] != "text" or data["text"].strip()]
         resume = self.complete and self._stop_reason in _RESUMED
-        while content and not resume and content[-1].get("type") in ("thinking", "redacted_thinking"):
+        while content and not resume and content[-1]["type"] in _THINKING:
             content.pop()
         calls = self._calls(blocks)
         finish_reason: FinishReason = "aborted"
@@ -182,12 +237,12 @@ class AnthropicDecoder:
                 finish_reason = "tool-calls"
         refused = self._stop_reason == "refusal"
         return StepResult(
-            text="".join(block.content().get("text") or "" for block in self._order if block.kind == "text"),
+            text="".join(block.text() for block in self._order if block.kind == "text"),
             tool_calls=calls,
             usage=usage_from(self._usage),
             finish_reason=finish_reason,
             raw_stop_reason=self._stop_reason,
-            raw_usage=dict(self._usage),
+            raw_usage=_copied(self._usage),
             # a refused reply must not be sent again
             message={"role": "assistant", "content": content} if content and not refused else None,
             resume=resume and not calls,
@@ -195,67 +250,110 @@ class AnthropicDecoder:
         )
 
     def _message_start(self, message: Mapping[str, Any]) -> Iterable[Any]:
-        self._merge_usage(message.get("usage"))
+        self._merge_usage(_mapping(message, "usage"))
         self._note(message)
         events: list[Any] = []
         # some replies of programmatic tool calling come whole
         for index, data in enumerate(message.get("content") or ()):
             events += self._start(index, data)
-            self._stop(self._blocks[index])
+            self._stop(index)
             events += self._flush()
         return events
 
     def _message_delta(self, event: Mapping[str, Any]) -> None:
-        self._note(event.get("delta") or {})
-        self._merge_usage(event.get("usage"))
+        self._note(_mapping(event, "delta") or {})
+        self._merge_usage(_mapping(event, "usage"))
 
     def _note(self, message: Mapping[str, Any]) -> None:
-        if message.get("stop_reason") is not None:
-            self._stop_reason = message["stop_reason"]
+        stop_reason = _string_or_none(message, "stop_reason")
+        if stop_reason is not None:
+            self._stop_reason = stop_reason
         container = message.get("container")
         if isinstance(container, Mapping) and container.get("id"):
             # https://platform.claude.com/docs/en/agents-and-tools/tool-use/programmatic-tool-calling
-            self._carry["container"] = container["id"]
+            self._carry["container"] = _string(container, "id")
 
     def _merge_usage(self, usage: Mapping[str, Any] | None) -> None:
+        if not usage:
+            return
+        usage = _own(usage, "usage")
+        for key in _FIGURES:
+            _figure(usage, key)
+        _figure(_mapping(usage, "output_tokens_details") or {}, "thinking_tokens")
         # the counters are cumulative: the last figure wins, and an absent one changes nothing
-        for key, value in (usage or {}).items():
+        for key, value in usage.items():
             if value is not None or key not in self._usage:
                 self._usage[key] = value
 
     def _start(self, index: int, data: Mapping[str, Any]) -> list[Any]:
         block = _Block(data)
+        self._blocks.pop(index, None)
+        self._texts.pop(index, None)
+        if block.kind == "tool_result":
+            # only the caller's side gives one, and the API takes it from nobody else
+            return []
+        events: list[Any] = []
+        if block.kind == "tool_use":
+            call_id = block.data["id"] = self._fresh(block.data.get("id"))
+            events.append(ToolCallStarted(self._step, call_id, self._name(block.data["name"])))
+            self._ids.add(call_id)
+        elif block.kind == "thinking" and block.data["thinking"]:
+            events.append(ReasoningDelta(self._step, block.data["thinking"]))
+        elif block.kind == "text":
+            self._texts[index] = block.pieces
+            if block.data["text"]:
+                events.append(TextDelta(self._step, block.data["text"]))
         self._blocks[index] = block
         self._order.append(block)
-        if block.kind == "text" and data.get("text"):
-            return [TextDelta(self._step, data["text"])]
-        if block.kind == "thinking" and data.get("thinking"):
-            return [ReasoningDelta(self._step, data["thinking"])]
-        if block.kind == "tool_use":
-            return [ToolCallStarted(self._step, str(data.get("id")), self._name(str(data.get("name"))))]
-        return []
+        return events
 
-    def _delta(self, block: _Block, kind: str | None, delta: Mapping[str, Any]) -> Iterable[Any]:
+    def _fresh(self, given: Any) -> str:
+        """The call's id; another one where it has none or shares it, since a result could not be told apart."""
+        if isinstance(given, str) and given and given not in self._ids:
+            return given
+        stem, number = (f"{given}_", 2) if isinstance(given, str) and given else ("toolu_missing_", 1)
+        while f"{stem}{number}" in self._ids:
+            number += 1
+        return f"{stem}{number}"
+
+    def _delta(self, block: _Block, kind: Any, delta: Mapping[str, Any]) -> Iterable[Any]:
+        """Any delta but one of a text block's text. What its block cannot hold is left out."""
+        known = block.kind in _KNOWN
         if kind == "input_json_delta":
             fragment = delta["partial_json"]
-            if fragment:
+            if type(fragment) is not str:
+                raise TypeError(f"partial_json must be a string, but got {fragment!r:.100}")
+            if fragment and (block.kind in _CALLS or not known):
                 block.input.append(fragment)
                 if block.kind == "tool_use":
-                    return (ToolCallDelta(self._step, str(block.data.get("id")), fragment),)
-        elif kind == "thinking_delta":
-            text = delta["thinking"]
+                    return (ToolCallDelta(self._step, block.data["id"], fragment),)
+        elif kind == "thinking_delta" and block.kind == "thinking":
+            text = _string(delta, "thinking")
             block.pieces.append(text)
             if text:
                 return (ReasoningDelta(self._step, text),)
         elif kind == "signature_delta":
-            block.data["signature"] = (block.data.get("signature") or "") + delta["signature"]
+            signature = _string(delta, "signature")
+            if block.kind == "thinking" or not known:
+                block.data["signature"] = (block.data.get("signature") or "") + signature
         elif kind == "citations_delta":
-            block.data["citations"] = [*(block.data.get("citations") or ()), delta["citation"]]
-        else:
-            _merge_unknown(block.data, delta)
+            citation = _own(delta["citation"], "citation")
+            if block.kind == "text" or not known:
+                block.data["citations"] = [*(block.data.get("citations") or ()), citation]
+        elif not known:
+            _merge(block.data, _own(delta, "delta"), _NOT_MERGED)
+        elif kind not in ("text_delta", "thinking_delta"):
+            _merge(block.data, _own(delta, "delta"), (*_NOT_MERGED, *_OWN_DELTAS))
         return ()
 
-    def _stop(self, block: _Block) -> None:
+    def _stop(self, index: int) -> None:
+        # what comes for a block that has ended finds none
+        self._texts.pop(index, None)
+        block = self._blocks.pop(index, None)
+        if block is not None:
+            self._end(block)
+
+    def _end(self, block: _Block) -> None:
         if not block.closed:
             block.closed = True
             if block.kind == "tool_use":
@@ -282,8 +380,7 @@ class AnthropicDecoder:
                 continue
             call = block.call(self._name)
             if cut_off and block is self._order[-1] and not (block.input and isinstance(call.arguments, dict)):
-                given = block.data.get("input") if not block.input else None
-                if not given:
+                if block.input or not block.data["input"]:
                     call = ToolCall(call.call_id, call.name, "".join(block.input), truncated=True)
             calls.append(call)
         return tuple(calls)
@@ -330,7 +427,7 @@ class AnthropicBytesDecoder:
         """The events that a piece of the body makes, decoded as they are asked for."""
         events = self._sse.feed(chunk)
         if len(events) == 1 and events[0] and not self._decoder.complete:
-            return self._decoder.feed(from_json(events[0]))
+            return self._decoder.feed(from_json(events[0], allow_inf_nan=False))
         return self._decoded(events) if events else ()
 
     def close(self) -> Iterable[Any]:
@@ -349,7 +446,7 @@ class AnthropicBytesDecoder:
             if decoder.complete:
                 return
             if data:
-                yield from decoder.feed(from_json(data))
+                yield from decoder.feed(from_json(data, allow_inf_nan=False))
 
 
 def usage_from(raw: Mapping[str, Any]) -> Usage:
@@ -373,22 +470,77 @@ def usage_from(raw: Mapping[str, Any]) -> Usage:
 
 
 def _parsed(raw: str) -> dict[str, Any] | None:
+    """The object that the text is, if it can be sent as JSON again: NaN and what overflows to infinity cannot."""
     try:
-        value = from_json(raw)
-    except ValueError:
+        value = from_json(raw, allow_inf_nan=False)
+        if not isinstance(value, dict):
+            return None
+        json.dumps(value, allow_nan=False)
+    except (RecursionError, ValueError):
         return None
-    return value if isinstance(value, dict) else None
+    return value
 
 
-def _merge_unknown(data: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Fold a delta of a kind that is not known into its block, so that it can be resent whole."""
+def _merge(data: dict[str, Any], delta: Mapping[str, Any], kept: tuple[str, ...]) -> None:
+    """Fold a delta of a kind that is not known into its block, so that it can be resent whole; types stay."""
     for key, value in delta.items():
-        if key == "type":
+        if key in kept:
             continue
         present = data.get(key)
         if isinstance(present, str) and isinstance(value, str):
             data[key] = present + value
         elif isinstance(present, list) and isinstance(value, list):
             data[key] = [*present, *value]
-        else:
+        elif present is None or (type(present) is type(value) and key not in _OWN_DELTAS):
             data[key] = value
+
+
+def _string(data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key)
+    if not isinstance(value, str):
+        raise TypeError(f"{key} must be a string, but got {value!r:.100}")
+    return value
+
+
+def _string_or_none(data: Mapping[str, Any], key: str) -> str | None:
+    return None if data.get(key) is None else _string(data, key)
+
+
+def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    value = data.get(key)
+    if value is None or isinstance(value, Mapping):
+        return value
+    raise TypeError(f"{key} must be an object, but got {value!r:.100}")
+
+
+def _figure(usage: Mapping[str, Any], key: str) -> None:
+    value = usage.get(key)
+    if value is None:
+        return
+    if type(value) is not int:
+        raise TypeError(f"{key} must be a whole number, but got {value!r:.100}")
+    if not 0 <= value < _MOST:
+        raise ValueError(f"{key} must be >= 0 and below 2 ** 63, but got {value!r:.100}")
+
+
+def _own(data: Any, name: str) -> dict[str, Any]:
+    """A copy of an object of an event."""
+    if not isinstance(data, Mapping):
+        raise TypeError(f"{name} must be an object, but got {data!r:.100}")
+    copied: dict[str, Any] = _copied(data)
+    return copied
+
+
+def _copied(value: Any, depth: int = 0) -> Any:
+    """A copy that shares nothing that could be changed, fit to be sent as JSON."""
+    if isinstance(value, str):
+        return value
+    if depth > _DEEPEST:
+        raise ValueError(f"a value must be nested at most {_DEEPEST} deep")
+    if isinstance(value, Mapping):
+        return {key: _copied(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_copied(item, depth + 1) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"a number must be finite, but got {value}")
+    return value

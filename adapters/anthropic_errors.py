@@ -92,8 +92,15 @@ def classify(error: Exception) -> Exception:
     classified = _classified(error)
     if classified is None:
         return error
-    classified.__cause__ = error
+    # a header's fault has the header in its text, and so the key: no traceback may show it
+    classified.__cause__ = None if _shows_a_header(error) else error
     return classified
+
+
+def _shows_a_header(error: Exception) -> bool:
+    import httpx2
+
+    return isinstance(error.__cause__, httpx2.LocalProtocolError) and "header" in str(error.__cause__).lower()
 
 
 def _classified(error: Exception) -> RxLoopError | None:
@@ -117,8 +124,7 @@ def _classified(error: Exception) -> RxLoopError | None:
             "the transport's own timeout ran out", clock="transport", provider=_PROVIDER, retryable=True
         )
     if isinstance(error, anthropic.APIConnectionError):
-        if isinstance(error.__cause__, httpx2.LocalProtocolError) and "header" in str(error.__cause__).lower():
-            # its text would tell the key
+        if _shows_a_header(error):
             return ConfigurationError(
                 "the key or another header has characters that HTTP does not allow, such as a line end at its end",
                 provider=_PROVIDER,

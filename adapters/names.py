@@ -56,7 +56,7 @@ class NameMap:
 
 
 def _alias(name: str, allowed: str, longest: int) -> str:
-    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:_DIGEST]
     cleaned = re.sub(f"[^{allowed}]", "_", name)[: longest - _DIGEST - 2]
     # the first character is a letter wherever that is asked for
     head = cleaned if cleaned[:1].isascii() and cleaned[:1].isalpha() else f"t{cleaned}"

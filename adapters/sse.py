@@ -4,6 +4,8 @@ from __future__ import annotations
 
 __all__ = ("SSEDecoder",)
 
+_FIELDS = (b":", b"event:", b"id:", b"retry:", b"data")
+
 
 class SSEDecoder:
     """
@@ -13,13 +15,18 @@ class SSEDecoder:
     endings, comments and other fields skipped, several ``data`` lines joined with a line feed. Bytes may be cut
     anywhere, inside a character or a line ending too.
 
+    Args:
+        strays: gets the lines that are no field of an event, such as those of an error document between events.
+
     Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
     """
 
-    __slots__ = ("_begun", "_buffer", "_ends_in_cr", "_lines")
+    __slots__ = ("_begun", "_ends_in_cr", "_lines", "_pieces", "_strays")
 
-    def __init__(self) -> None:
-        self._buffer = b""
+    def __init__(self, strays: list[bytes] | None = None) -> None:
+        self._strays = strays
+        # of a line that is not complete; joined once, however many they are
+        self._pieces: list[bytes] = []
         self._lines: list[bytes] = []
         self._ends_in_cr = False
         self._begun = False
@@ -36,8 +43,15 @@ class SSEDecoder:
         if b"\r" in chunk:
             self._ends_in_cr = chunk[-1:] == b"\r"
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = (self._buffer + chunk).split(b"\n") if self._buffer else chunk.split(b"\n")
-        self._buffer = lines.pop()
+        lines = chunk.split(b"\n")
+        if self._pieces:
+            self._pieces.append(lines[0])
+            if len(lines) == 1:
+                return []
+            lines[0] = b"".join(self._pieces)
+            self._pieces.clear()
+        if rest := lines.pop():
+            self._pieces.append(rest)
         events: list[bytes] = []
         data = self._lines
         for line in lines:
@@ -47,25 +61,27 @@ class SSEDecoder:
                     data.clear()
             elif line.startswith(b"data:"):
                 data.append(line[6:] if line[5:6] == b" " else line[5:])
+            elif self._strays is not None and not line.startswith(_FIELDS):
+                self._strays.append(line)
         return events
 
     def close(self) -> list[bytes]:
         """The data of a last event whose blank line never came."""
-        events = self.feed(b"\n\n") if self._buffer or self._lines else []
+        events = self.feed(b"\n\n") if self._pieces or self._lines else []
         self._begun = True
         return events
 
     @property
     def rest(self) -> bytes:
         """What has arrived of a line that is not complete."""
-        return self._buffer
+        return b"".join(self._pieces)
 
     def _without_byte_order_mark(self, chunk: bytes) -> bytes:
         mark = b"\xef\xbb\xbf"
-        head = self._buffer + chunk
+        head = self.rest + chunk
         if len(head) < len(mark) and mark.startswith(head):
-            self._buffer = head
+            self._pieces = [head]
             return b""
-        self._buffer = b""
+        self._pieces.clear()
         self._begun = True
         return head.removeprefix(mark)

@@ -9,7 +9,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
 
 from rxloop.checks import positive_seconds
-from rxloop.clock import scheduler_for
+from rxloop.clock import after, scheduler_for
 from rxloop.errors import Clock, TimedOutError
 
 __all__ = ("deadline",)
@@ -49,7 +49,7 @@ def deadline(
             timer, subscription = SingleAssignmentDisposable(), SingleAssignmentDisposable()
             both = CompositeDisposable(timer, subscription)
 
-            def expire(*_: Any) -> None:
+            def expire() -> None:
                 both.dispose()
                 observer.on_error(
                     TimedOutError(
@@ -59,7 +59,7 @@ def deadline(
                     )
                 )
 
-            timer.disposable = scheduler_for(scheduler, scheduler_).schedule_relative(seconds, expire)
+            timer.disposable = after(scheduler_for(scheduler, scheduler_), seconds, expire)
 
             def on_error(error: Exception) -> None:
                 timer.dispose()

@@ -10,6 +10,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
 from reactivex.scheduler import CurrentThreadScheduler
 
+from rxloop.demand import current_demand
 from rxloop.steps import StepSettled
 
 __all__ = ("loop_steps",)
@@ -51,6 +52,7 @@ def loop_steps(
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         current = SerialDisposable()
         disposed = running = False
+        demand = current_demand()
         waiting: list[S] = [start()]
 
         def run() -> None:
@@ -61,6 +63,9 @@ def loop_steps(
             running = True
             try:
                 while waiting and not disposed:
+                    if demand is not None and demand.closed:
+                        demand.when_open(run)
+                        return
                     begin(waiting.pop())
             except Exception as error:
                 current.dispose()

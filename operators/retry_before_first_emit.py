@@ -11,8 +11,9 @@ from reactivex import Observable, abc
 from reactivex.disposable import Disposable, SerialDisposable
 
 from rxloop.checks import whole
-from rxloop.clock import scheduler_for
-from rxloop.errors import ConfigurationError, RxLoopError
+from rxloop.clock import after, scheduler_for
+from rxloop.demand import current_demand
+from rxloop.errors import ConfigurationError, RxLoopError, describe
 from rxloop.events import RetryScheduled
 
 __all__ = ("RetryPolicy", "retry_before_first_emit")
@@ -45,9 +46,9 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         whole("retries", self.retries, minimum=0)
         for name in ("first_delay", "max_delay", "max_retry_after"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-                raise ConfigurationError(f"{name} must be >= 0 seconds, but got {value!r}")
+            _delay(name, getattr(self, name), finite=name != "max_retry_after")
+        if not callable(self.jitter):
+            raise ConfigurationError(f"jitter must be a function, but got {self.jitter!r}")
 
     def delay(self, error: Exception, attempt: int) -> float | None:
         """Seconds before the attempt that follows the failed number `attempt` (from 1); ``None`` to give up."""
@@ -55,7 +56,15 @@ class RetryPolicy:
             return None
         if error.retry_after is not None:
             return error.retry_after if error.retry_after <= self.max_retry_after else None
-        return self.jitter(min(self.first_delay * 2 ** min(attempt - 1, 64), self.max_delay))
+        computed = min(self.first_delay * 2 ** min(attempt - 1, 64), self.max_delay)
+        return _delay("a jittered delay", self.jitter(computed))
+
+
+def _delay(name: str, seconds: Any, *, finite: bool = True) -> float:
+    number = not isinstance(seconds, bool) and isinstance(seconds, (int, float))
+    if not number or not seconds >= 0 or (finite and seconds == float("inf")):
+        raise ConfigurationError(f"{name} must be >= 0 seconds{' and finite' * finite}, but got {seconds!r}")
+    return float(seconds)
 
 
 def _any_item(item: Any) -> bool:
@@ -101,6 +110,7 @@ def retry_before_first_emit(
             current, timer = SerialDisposable(), SerialDisposable()
             disposed = emitted = subscribing = again = False
             failures = 0
+            demand = current_demand()
             forward = observer.on_next
 
             def on_next(item: Any) -> None:
@@ -112,15 +122,30 @@ def retry_before_first_emit(
             def on_error(error: Exception) -> None:
                 nonlocal failures
                 failures += 1
-                delay = None if emitted else rules.delay(error, failures)
+                try:
+                    delay = None if emitted else rules.delay(error, failures)
+                except Exception as fault:
+                    # a policy that fails must not keep the end from the observer
+                    observer.on_error(fault)
+                    return
                 if delay is None:
                     observer.on_error(error)
+                else:
+                    again_after(delay, error)
+
+            def again_after(delay: float, error: Exception) -> None:
+                if disposed:
                     return
-                assert isinstance(error, RxLoopError)  # noqa: S101
-                timers = scheduler_for(scheduler, scheduler_)
-                observer.on_next(RetryScheduled(step, failures, delay, error.to_dict()))
-                if not disposed:
-                    timer.disposable = timers.schedule_relative(delay, lambda *_: attempt())
+                if demand is not None and demand.closed:
+                    demand.when_open(lambda: again_after(delay, error))
+                    return
+                reason = error.to_dict() if isinstance(error, RxLoopError) else {"message": describe(error)}
+                try:
+                    observer.on_next(RetryScheduled(step, failures, delay, reason))
+                    if not disposed:
+                        timer.disposable = after(scheduler_for(scheduler, scheduler_), delay, attempt)
+                except Exception as fault:
+                    observer.on_error(fault)
 
             def attempt() -> None:
                 nonlocal subscribing, again

@@ -9,7 +9,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import Disposable, SerialDisposable, SingleAssignmentDisposable
 
 from rxloop.checks import positive_seconds
-from rxloop.clock import clock_of, scheduler_for
+from rxloop.clock import after, clock_of, scheduler_for
 from rxloop.demand import current_demand
 from rxloop.errors import Clock, TimedOutError
 
@@ -65,9 +65,9 @@ def stall_watchdog(
 
             def arm(seconds: float | None) -> None:
                 if seconds is not None and not ended:
-                    timer.disposable = timers.schedule_relative(seconds, check)
+                    timer.disposable = after(timers, seconds, check)
 
-            def check(*_: Any) -> None:
+            def check() -> None:
                 nonlocal heard
                 limit = stall_timeout if started else first
                 if ended or limit is None:

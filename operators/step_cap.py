@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -84,9 +85,9 @@ def step_cap(
                     if started >= cap:
                         try:
                             go_on = renewed()
-                        except Exception as error:
+                        except (Exception, asyncio.CancelledError) as error:
                             subscription.dispose()
-                            observer.on_error(error)
+                            observer.on_error(error)  # type: ignore[arg-type]
                             return
                         if not go_on:
                             subscription.dispose()

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable, SingleAssignmentDisposable
 
-from rxloop.clock import call_in
+from rxloop.clock import call_in, loop_if_any
 from rxloop.errors import ConfigurationError
 from rxloop.invocation import from_awaitable
 
@@ -54,7 +54,7 @@ def stop_on(
             running, watching = SingleAssignmentDisposable(), SingleAssignmentDisposable()
             both = CompositeDisposable(running, watching)
             over = False
-            loop = _loop()
+            loop = loop_if_any()
 
             def end() -> bool:
                 nonlocal over
@@ -90,13 +90,6 @@ def stop_on(
         return Observable(subscribe)
 
     return operator
-
-
-def _loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _as_observable(stop: Any) -> Observable[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import threading
 from collections import deque
@@ -12,8 +13,8 @@ from reactivex import abc
 from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
 
 from rxloop.breaker import BreakerState
-from rxloop.clock import clock_of, running_loop
-from rxloop.errors import ConfigurationError
+from rxloop.clock import after, clock_of, running_loop
+from rxloop.errors import ConfigurationError, describe
 from rxloop.events import ToolFinished, ToolProgress, ToolStarted
 from rxloop.invocation import from_awaitable, invoke
 from rxloop.outlet import Outlet
@@ -120,7 +121,7 @@ class Batch(abc.DisposableBase):
                 self.start_calls()
 
         def on_error(error: Exception) -> None:
-            self._finish(index, call, error=f"looking up the tool failed: {_described(error)}")
+            self._finish(index, call, error=f"looking up the tool failed: {describe(error)}")
 
         try:
             answer = resolve(call.name)
@@ -150,7 +151,7 @@ class Batch(abc.DisposableBase):
             self._finish(index, call, error=f"invalid arguments: {error}", strike=True)
             return
         except Exception as error:
-            self._finish(index, call, error=f"checking the arguments failed: {_described(error)}", strike=True)
+            self._finish(index, call, error=f"checking the arguments failed: {describe(error)}", strike=True)
             return
         began = self._now()
         timer, invocation = SingleAssignmentDisposable(), SingleAssignmentDisposable()
@@ -171,7 +172,7 @@ class Batch(abc.DisposableBase):
             output = value
 
         def on_error(error: Exception) -> None:
-            end(f"the tool failed: {_described(error)}")
+            end(f"the tool failed: {describe(error)}")
 
         def on_completed() -> None:
             nonlocal output
@@ -179,11 +180,11 @@ class Batch(abc.DisposableBase):
                 output = _json_able(output)
             except Exception as error:
                 output = None
-                end(f"the tool's output has no JSON form: {error}")
+                end(f"the tool's output has no JSON form: {describe(error)}")
             else:
                 end(None)
 
-        def on_timeout(*_: Any) -> None:
+        def on_timeout() -> None:
             end(f"the tool timed out after {timeout:g} s")
 
         def emit_progress(data: Any) -> None:
@@ -200,7 +201,7 @@ class Batch(abc.DisposableBase):
         if self._disposed:
             return
         if timeout is not None:
-            timer.disposable = self._scheduler.schedule_relative(timeout, on_timeout)
+            timer.disposable = after(self._scheduler, timeout, on_timeout)
         invocation.disposable = invoke(found, keywords, context).subscribe(
             on_next, on_error, on_completed, scheduler=self._scheduler
         )
@@ -247,6 +248,8 @@ def _not_run(reply: StepResult, call: ToolCall) -> str | None:
         return "not run: the token limit cut the call off in the middle; make it shorter or split it"
     if reply.malformed:
         return "not run: the provider reported the call as malformed"
+    if reply.finish_reason == "error":
+        return "not run: the provider reported the reply as faulty"
     if reply.finish_reason == "content-filter":
         return "not run: the provider refused the reply"
     return None
@@ -255,12 +258,16 @@ def _not_run(reply: StepResult, call: ToolCall) -> str | None:
 def _validated(found: Tool, call: ToolCall) -> dict[str, Any]:
     if not isinstance(call.arguments, dict):
         raise InvalidArgumentsError(f"they must be one JSON object, but got {_shortened(call.arguments)}")
-    return found.validate(call.arguments)
+    # a tool may change what it is given; what was announced and what is sent stay as they are
+    return found.validate(copy.deepcopy(call.arguments))
 
 
 def _json_able(value: Any) -> Any:
     """What JSON makes of it, so that it can always be sent."""
     kind = type(value)
+    if inspect.isgenerator(value):
+        # reading it here would run the tool on the event loop
+        raise TypeError("it is a generator")
     if value is None or kind is bool or kind is int:
         return value
     if kind is str:
@@ -293,10 +300,6 @@ def _on_loop(emit: Callable[[Any], None], *, needed: bool) -> Callable[[Any], No
             loop.call_soon_threadsafe(emit, data)
 
     return on_loop
-
-
-def _described(error: Exception) -> str:
-    return _encodable(f"{type(error).__name__}: {error}")
 
 
 def _shortened(raw: str) -> str:

@@ -12,7 +12,21 @@ from reactivex.scheduler.eventloop import AsyncIOScheduler
 
 from rxloop.errors import ConfigurationError
 
-__all__ = ("call_in", "clock_of", "running_loop", "scheduler_for")
+__all__ = ("after", "call_in", "clock_of", "loop_if_any", "running_loop", "scheduler_for")
+
+
+def after(scheduler: abc.SchedulerBase, seconds: float, action: Callable[[], None]) -> abc.DisposableBase:
+    """Call after `seconds` on the scheduler's clock, in the event loop that runs now, whatever thread keeps time."""
+    loop = loop_if_any()
+    return scheduler.schedule_relative(seconds, lambda *_: call_in(loop, action))
+
+
+def loop_if_any() -> asyncio.AbstractEventLoop | None:
+    """The running event loop; ``None`` where there is none, as in virtual time."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def running_loop() -> asyncio.AbstractEventLoop:

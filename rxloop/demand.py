@@ -31,7 +31,11 @@ class Demand:
         """Let the sources go on."""
         self.closed = False
         waiting, self._waiting = self._waiting, []
-        for resume in waiting:
+        for place, resume in enumerate(waiting):
+            if self.closed:
+                # those before have filled the buffer again
+                self._waiting = [*waiting[place:], *self._waiting]
+                return
             resume()
 
     def when_open(self, resume: Callable[[], None]) -> None:

@@ -26,9 +26,19 @@ __all__ = (
     "StreamInterruptedError",
     "TimedOutError",
     "UsageLimitError",
+    "describe",
 )
 
 Clock = Literal["turn", "step", "first_event", "stall", "tool", "transport"]
+
+
+def describe(error: BaseException) -> str:
+    """An error's type and text, whatever its own ``__str__`` does."""
+    try:
+        text = str(error)
+    except Exception as fault:
+        text = f"(no text: its __str__ raised {type(fault).__name__})"
+    return f"{type(error).__name__}: {text}"
 
 
 class RxLoopError(Exception):

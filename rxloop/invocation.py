@@ -12,8 +12,9 @@ from typing import Any
 from reactivex import Observable, abc
 from reactivex.disposable import Disposable, SerialDisposable
 
-from rxloop.clock import call_in, running_loop
+from rxloop.clock import call_in, loop_if_any, running_loop
 from rxloop.demand import demand_context
+from rxloop.errors import describe
 from rxloop.tools import Tool, ToolContext
 
 __all__ = ("from_awaitable", "invoke")
@@ -77,6 +78,7 @@ def invoke(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> Obser
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         inner = SerialDisposable()
+        loop = loop_if_any()
         caller = copy_context()
         # a tool's own subscriptions are not paused by whoever watches this turn
         execution = caller.copy()
@@ -103,11 +105,12 @@ def invoke(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> Obser
                 inner.disposable = from_awaitable(output, context=execution).subscribe(deliver, fail)
             elif isinstance(output, Observable):
                 last = [None]
+                # it may emit on any thread
                 inner.disposable = execution.copy().run(
                     lambda: output.subscribe(
                         lambda value: last.__setitem__(0, value),
-                        fail,
-                        lambda: succeed(last[0]),
+                        lambda error: call_in(loop, fail, error),
+                        lambda: call_in(loop, lambda: succeed(last[0])),
                         scheduler=scheduler,
                     )
                 )
@@ -116,7 +119,9 @@ def invoke(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> Obser
 
         def call() -> Any:
             try:
-                return tool.function(**keywords)
+                output = tool.function(**keywords)
+                # in the thread, since what a generator does to make its values is the tool's own work
+                return list(output) if tool.kind == "sync" and inspect.isgenerator(output) else output
             except (asyncio.CancelledError, SystemExit) as error:
                 # the end of the tool, not of whoever calls it
                 raise _as_exception(error) from error
@@ -175,4 +180,4 @@ def _run_in_thread(
 
 
 def _as_exception(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+    return error if isinstance(error, Exception) else RuntimeError(describe(error))

@@ -15,7 +15,8 @@ from reactivex.scheduler import CurrentThreadScheduler
 
 from rxloop.adapters.base import Adapter
 from rxloop.breaker import Breaker
-from rxloop.errors import ConfigurationError, RxLoopError
+from rxloop.demand import current_demand
+from rxloop.errors import ConfigurationError, RxLoopError, describe
 from rxloop.events import TurnFinished, TurnStarted
 from rxloop.operators import MalformedBudget
 from rxloop.steps import (
@@ -86,7 +87,8 @@ class Run:
         self._usage = Usage()
         self._tool_calls: list[ToolCall] = []
         self._tool_results: list[ToolResult] = []
-        self._step = self._next_step(0, conversation, {})
+        self.fault: Exception | None = None
+        self._step = Step(0, conversation)
 
     def opening(self) -> TurnStarted:
         """The first event."""
@@ -95,6 +97,7 @@ class Run:
 
     def begin(self) -> Step:
         """The first step."""
+        self._step = self._next_step(0, self._step.conversation, {})
         return self._step
 
     def advance(self, step: Step, settled: StepSettled) -> Step | None:
@@ -104,7 +107,7 @@ class Run:
             self._resumes += 1
             goes_on = self._resumes <= _MAX_RESUMES
         else:
-            goes_on = bool(result.tool_calls) and not result.malformed and result.finish_reason != "content-filter"
+            goes_on = bool(result.tool_calls) and result.finish_reason not in ("content-filter", "error")
         if not goes_on:
             return None
         if result.malformed:
@@ -141,21 +144,31 @@ class Run:
         self._stopped = True
 
     def partial(self) -> Partial:
-        """What the run has now."""
+        """What the run has now. A reply that its adapter cannot keep is left out, and ``fault`` tells why."""
+        try:
+            return self._with_reply()
+        except Exception as error:
+            self.fault = error
+            return self._without_reply()
+
+    def _without_reply(self) -> Partial:
         step = self._step
-        steps = step.index + 1 if step.begun else step.index
+        return Partial(
+            self._text,
+            tuple(self._tool_results),
+            self._usage,
+            list(step.conversation),
+            step.index + 1 if step.begun else step.index,
+            tuple(self._tool_calls),
+        )
+
+    def _with_reply(self) -> Partial:
+        step = self._step
         reply = step.result
         if reply is None and step.draft is not None:
             reply = step.draft.draft()
         if reply is None:
-            return Partial(
-                self._text,
-                tuple(self._tool_results),
-                self._usage,
-                list(step.conversation),
-                steps,
-                tuple(self._tool_calls),
-            )
+            return self._without_reply()
         text = self._prefix + reply.text
         answers = _in_call_order(reply, step.tool_results)
         # exactly one result per call: the real one, or an error that says that there is none
@@ -165,7 +178,7 @@ class Run:
             (*self._tool_results, *(result for _, result in answers if result is not None)),
             self._usage + reply.usage,
             self.adapter.append(step.conversation, reply, sealed),
-            steps,
+            step.index + 1,
             (*self._tool_calls, *reply.tool_calls),
         )
 
@@ -248,7 +261,14 @@ def announce(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
         ) -> abc.DisposableBase:
             subscription = SingleAssignmentDisposable()
 
+            demand = current_demand()
+
             def begin(*_: Any) -> None:
+                if subscription.is_disposed:
+                    return
+                if demand is not None and demand.closed:
+                    demand.when_open(begin)
+                    return
                 observer.on_next(run.opening())
                 if not subscription.is_disposed:
                     subscription.disposable = source.subscribe(observer, scheduler=scheduler)
@@ -282,7 +302,8 @@ def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
             observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
             subscription = SingleAssignmentDisposable()
-            over = False
+            demand = current_demand()
+            over = left = False
             forward = observer.on_next
 
             def end(error: Exception | None = None, *, disposed: bool = False) -> TurnResult:
@@ -309,6 +330,8 @@ def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
                     return
                 if isinstance(error, RxLoopError):
                     error.partial = run.partial()
+                if run.fault is not None and run.fault is not error:
+                    error.add_note(f"what had arrived of the reply could not be kept: {describe(run.fault)}")
                 try:
                     end(error)
                 finally:
@@ -317,27 +340,45 @@ def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
             def on_completed() -> None:
                 if over:
                     return
+                result = run.result()
+                if run.fault is not None:
+                    on_error(run.fault)
+                    return
                 try:
-                    if not run.opened:
-                        forward(run.opening())
-                    result = end()
-                    forward(
-                        TurnFinished(
-                            result.text,
-                            result.output,
-                            result.finish_reason,
-                            result.raw_stop_reason,
-                            result.usage,
-                            result.steps,
-                            result.tool_calls,
-                        )
-                    )
+                    end()
+                except _SUBSCRIBERS_OWN as error:
+                    observer.on_error(error)  # type: ignore[arg-type]
+                    return
+                finished = TurnFinished(
+                    result.text,
+                    result.output,
+                    result.finish_reason,
+                    result.raw_stop_reason,
+                    result.usage,
+                    result.steps,
+                    result.tool_calls,
+                )
+                last: list[Any] = [finished] if run.opened else [run.opening(), finished]
+                # a stop may come while the reader lags
+                if demand is not None and demand.closed:
+                    demand.when_open(lambda: say(last))
+                else:
+                    say(last)
+
+            def say(last: list[Any]) -> None:
+                if left:
+                    return
+                try:
+                    for event in last:
+                        forward(event)
                 except _SUBSCRIBERS_OWN as error:
                     observer.on_error(error)  # type: ignore[arg-type]
                 else:
                     observer.on_completed()
 
             def dispose() -> None:
+                nonlocal left
+                left = True
                 if not over:
                     end(disposed=True)
 

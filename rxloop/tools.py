@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_origin, get_type_hints
 from reactivex import Observable
 
 from rxloop.checks import positive_seconds
-from rxloop.errors import ConfigurationError
+from rxloop.errors import ConfigurationError, describe
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -203,7 +203,7 @@ class Tool:
                 try:
                     validate(arguments)
                 except ValueError as error:
-                    raise InvalidArgumentsError(str(error)) from error
+                    raise InvalidArgumentsError(describe(error).partition(": ")[2]) from error
             return {"arguments": arguments}
 
         def call(arguments: dict[str, Any], context: ToolContext) -> Any:

@@ -16,7 +16,7 @@ from rxloop.testing import check_grammar
 from rxloop.testing.replay import ReplayedTurn, replay
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
-PROVIDERS = ("anthropic",)
+PROVIDERS = ("anthropic", "gemini", "vertex-gemini")
 
 pytestmark = [
     pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of recorded traffic lies beside the repository"),
@@ -31,6 +31,11 @@ ERROR_KINDS = {
     "invalid_request_error": "invalid_request",
     "overloaded_error": "overloaded",
     "rate_limit_error": "rate_limited",
+    "CANCELLED": "invalid_request",
+    "INTERNAL": "server",
+    "INVALID_ARGUMENT": "invalid_request",
+    "NOT_FOUND": "model_not_found",
+    "RESOURCE_EXHAUSTED": "rate_limited",
 }
 
 
@@ -46,7 +51,21 @@ for _line in lines("expected.jsonl"):
     EXPECTED.setdefault(_line["file"], {})[_line["response"]] = _line
 
 
-def usage_of(raw: dict[str, Any] | None) -> dict[str, int]:
+def gemini_usage_of(raw: dict[str, Any]) -> dict[str, int]:
+    sent = raw.get("promptTokenCount", 0) + raw.get("toolUsePromptTokenCount", 0)
+    thoughts, candidates = raw.get("thoughtsTokenCount", 0), raw.get("candidatesTokenCount", 0)
+    return {
+        "input_tokens": sent,
+        "output_tokens": candidates + thoughts,
+        "cache_read_tokens": raw.get("cachedContentTokenCount", 0),
+        "cache_write_tokens": 0,
+        "reasoning_tokens": thoughts,
+    }
+
+
+def usage_of(raw: dict[str, Any] | None, file: str) -> dict[str, int]:
+    if "gemini/" in file:
+        return gemini_usage_of(raw or {})
     figures = {key: value or 0 for key, value in (raw or {}).items() if not isinstance(value, (dict, list))}
     read, written = figures.get("cache_read_input_tokens", 0), figures.get("cache_creation_input_tokens", 0)
     return {
@@ -62,8 +81,19 @@ def calls_of(line: dict[str, Any]) -> list[tuple[str, str, Any]]:
     return [(call["id"], call["name"], call.get("args", call.get("args_raw"))) for call in line["tool_calls"]]
 
 
+def as_recorded(calls: list[tuple[str, str, Any]], recorded: list[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
+    """A call that came without an id was given one, which is not compared."""
+    if len(calls) != len(recorded):
+        return calls
+    return [
+        (none if none is None else given, *rest) for (given, *rest), (none, *_) in zip(calls, recorded, strict=True)
+    ]
+
+
 def error_kind(line: dict[str, Any]) -> str | None:
     if line["error"] is not None:
+        if "API key not valid" in str(line["error"]["message"]):
+            return "authentication"
         return ERROR_KINDS[line["error"]["type"]]
     return None if line["complete"] else "stream_interrupted"
 
@@ -119,8 +149,8 @@ def expected_of(line: dict[str, Any]) -> dict[str, Any]:
         "streamed": line["text"],
         "thinking": line["thinking"],
         "tool_calls": calls_of(line),
-        "stop_reason": line["stop_reason"],
-        "usage": usage_of(line["usage"]),
+        "stop_reason": line["stop_reason"] or line.get("block_reason"),
+        "usage": usage_of(line["usage"], line["file"]),
     }
 
 
@@ -130,4 +160,7 @@ async def test_every_response_is_what_the_wire_says(file: str) -> None:
     found: dict[int, dict[str, Any]] = {}
     for turn in replay(CORPUS / file):
         found |= await replayed(turn)
+    for number, said in found.items():
+        if "tool_calls" in said:
+            said["tool_calls"] = as_recorded(said["tool_calls"], calls_of(EXPECTED[file][number]))
     assert found == {number: expected_of(line) for number, line in EXPECTED[file].items()}

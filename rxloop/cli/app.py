@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -18,14 +17,13 @@ from rich.console import Console
 
 import rxloop
 from rxloop.channel import iterate
+from rxloop.cli.providers import Provider
 from rxloop.cli.show import JsonView, PlainView, TerminalView, View, one_line
 from rxloop.errors import AuthenticationError, ConfigurationError, RxLoopError
 from rxloop.events import ReasoningDelta, StepFinished, TextDelta, ToolCallDelta, TurnEvent, TurnStarted
 from rxloop.turn import Turn
 
 __all__ = ("app", "run")
-
-DEFAULT_MODEL = "claude-sonnet-5-5"
 
 _DEMO = Path(rxloop.__file__).parent / "demo.yaml"
 _DEMO_TOOL_SECONDS = {"local_time": 0.6, "weather": 1.2}
@@ -39,7 +37,6 @@ _DEMO_PAUSES: dict[type[TurnEvent], float] = {
 _AHEAD = 8
 """How many events of a paced turn wait to be shown: what an interrupt leaves unshown must not have happened."""
 
-_NO_KEY = "there are no credentials: set ANTHROPIC_API_KEY"
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
@@ -49,16 +46,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class Provider(StrEnum):
-    """The providers' names, those of a later version included."""
-
-    anthropic = "anthropic"
-    google_ai = "google-ai"
-    vertex = "vertex"
-    bedrock = "bedrock"
-    sagemaker = "sagemaker"
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one event a line, as JSON.")]
@@ -143,18 +130,18 @@ def demo(
 @app.command()
 def generate(
     prompt: Annotated[str, typer.Argument(help='What to ask; "-" reads it from stdin.')],
-    provider: Annotated[Provider, typer.Option(help="Whom to ask; this version knows anthropic.")] = Provider.anthropic,
-    model: Annotated[str, typer.Option(help="The model.")] = DEFAULT_MODEL,
+    provider: Annotated[
+        Provider, typer.Option(help="Whom to ask: anthropic, google-ai or vertex.")
+    ] = Provider.anthropic,
+    model: Annotated[str | None, typer.Option(help="The model; a current one if not given.")] = None,
     tools: Annotated[str, typer.Option(help="What the model may use, separated by commas: calculator, clock.")] = "",
     system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
     max_steps: Annotated[int | None, typer.Option(help="The most requests of the turn.")] = None,
     max_tokens: Annotated[int, typer.Option(help="The most tokens of one reply.")] = 8192,
     as_json: Json = False,
 ) -> int:
-    """Run one turn and show it as it happens. The key comes from ANTHROPIC_API_KEY."""
-    if provider is not Provider.anthropic:
-        raise ConfigurationError(f"the provider {provider.value} is not available in this version: use anthropic")
-    from rxloop.adapters.anthropic import AnthropicAdapter
+    """Run one turn and show it as it happens. The key comes from the environment, as in ANTHROPIC_API_KEY."""
+    from rxloop.cli.providers import adapter_for
     from rxloop.cli.tools import TOOLS
 
     names = [name.strip() for name in tools.split(",") if name.strip()]
@@ -166,8 +153,7 @@ def generate(
         raise ConfigurationError("the prompt is empty: say what to ask")
 
     async def work(stop: asyncio.Event) -> int:
-        async with _client() as client:
-            adapter = AnthropicAdapter(client, model=model, max_tokens=max_tokens)
+        async with adapter_for(provider, model, max_tokens) as adapter:
             chosen = [TOOLS[name] for name in dict.fromkeys(names)]
             turn = Turn(adapter, asked, tools=chosen, system=system, max_steps=max_steps, stop=stop)
             # `> answer.txt` gets the answer and nothing else
@@ -231,25 +217,6 @@ async def _events(turn: Observable[TurnEvent], ahead: int = 256) -> AsyncIterato
     async with iterate(turn, buffer=ahead) as events:
         async for event in events:
             yield event
-
-
-@contextlib.asynccontextmanager
-async def _client() -> AsyncIterator[Any]:
-    try:
-        from anthropic import AnthropicError, AsyncAnthropic
-    except ImportError as error:
-        raise ConfigurationError(
-            'the provider anthropic needs its extra: pip install "rxloop[anthropic,cli]"'
-        ) from error
-    try:
-        client = AsyncAnthropic(max_retries=0)
-    except (AnthropicError, ValueError) as error:
-        raise ConfigurationError(f"{_NO_KEY} (the SDK says: {error})") from error
-    known = any(getattr(client, name, None) for name in ("api_key", "auth_token", "credentials"))
-    if not known and "ANTHROPIC_CUSTOM_HEADERS" not in os.environ:
-        raise ConfigurationError(_NO_KEY)
-    async with client:
-        yield client
 
 
 def _interruptible(work: Callable[[asyncio.Event], Awaitable[int]]) -> int:

@@ -40,6 +40,7 @@ class RecordedRequest:
         body: the whole body.
         prompt: the text of the user's last message, to be shown.
         betas: names of beta features that a header asked for.
+        address: where it was sent.
     """
 
     model: str
@@ -49,6 +50,7 @@ class RecordedRequest:
     body: Mapping[str, Any] = field(default_factory=dict)
     prompt: str = ""
     betas: tuple[str, ...] = ()
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

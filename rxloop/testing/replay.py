@@ -22,6 +22,7 @@ from rxloop.steps import Conversation, Step, StepResult, ToolResult
 from rxloop.testing.cassette import Interaction, read_cassette
 from rxloop.testing.recordings import RecordedReply, RecordedRequest, RecordedResult, Recordings
 from rxloop.testing.replay_anthropic import AnthropicRecordings
+from rxloop.testing.replay_gemini import GeminiRecordings
 from rxloop.tools import Tool, ToolContext, ToolDeclaration
 from rxloop.turn import Turn
 
@@ -30,12 +31,11 @@ __all__ = ("NOT_RECORDED", "PROVIDERS", "RecordedStep", "ReplayedTurn", "replay"
 NOT_RECORDED = "not recorded: the recording ends before this call was answered"
 """What a tool answers to a call that the recording has no result for."""
 
-PROVIDERS: list[Recordings] = [AnthropicRecordings()]
+PROVIDERS: list[Recordings] = [AnthropicRecordings(), GeminiRecordings()]
 """The formats that can be replayed, asked in this order."""
 
 _LATER = {
     "openai": re.compile(r"/(chat/completions|responses)$"),
-    "gemini": re.compile(r":(streamG|g)enerateContent$"),
     "vertex": re.compile(r":(streamR|r)awPredict$"),
     "bedrock": re.compile(r"/model/[^/]+/(converse|invoke)"),
     "sagemaker": re.compile(r"/endpoints/[^/]+/invocations"),
@@ -300,7 +300,10 @@ class _Tools:
         async def answer(arguments: dict[str, Any], context: ToolContext) -> Any:
             seconds = self._seconds
             await asyncio.sleep(seconds.get(context.name, 0.0) if isinstance(seconds, Mapping) else seconds)
-            result = self._results[context.step].get(context.call_id, RecordedResult(NOT_RECORDED))
+            results = self._results[context.step]
+            # a call that came without an id is known by its place
+            place = f"#{context.call_id.rpartition('_')[2]}"
+            result = results.get(context.call_id) or results.get(place) or RecordedResult(NOT_RECORDED)
             if result.error is not None:
                 raise _as_raised(result.error)
             return result.output

@@ -310,10 +310,10 @@ def test_a_source_that_raises_is_retried_like_one_that_fails(
         ({"retries": -1}, "retries must be a whole number >= 0, but got -1"),
         ({"retries": 1.5}, "retries must be a whole number >= 0, but got 1.5"),
         ({"retries": True}, "retries must be a whole number >= 0, but got True"),
-        ({"first_delay": -1}, "first_delay must be >= 0 seconds, but got -1"),
-        ({"max_delay": "1"}, "max_delay must be >= 0 seconds, but got '1'"),
+        ({"first_delay": -1}, "first_delay must be >= 0 seconds and finite, but got -1"),
+        ({"max_delay": "1"}, "max_delay must be >= 0 seconds and finite, but got '1'"),
         ({"max_retry_after": float("nan")}, "max_retry_after must be >= 0 seconds, but got nan"),
-        ({"first_delay": True}, "first_delay must be >= 0 seconds, but got True"),
+        ({"first_delay": True}, "first_delay must be >= 0 seconds and finite, but got True"),
     ],
 )
 def test_the_policy_is_checked_at_once(values: dict[str, Any], rule: str) -> None:

@@ -219,11 +219,17 @@ def test_a_sequential_tool_that_fails_its_checks_lets_the_next_one_start() -> No
     assert free.subscriptions == [subscribe(210, 230)]
 
 
-@pytest.mark.parametrize("reason", ["stop", "length", "tool-calls", "error", "other", "aborted"])
+@pytest.mark.parametrize("reason", ["stop", "length", "tool-calls", "other", "aborted"])
 def test_calls_run_whatever_the_stop_reason_says(reason: FinishReason) -> None:
     time = VirtualTime()
     _, messages = run(time, reply(call("a", "t"), finish_reason=reason), cold_tool("t", after(time, 1, "ran")))
     assert outcome(messages) == [("ran", None, False)]
+
+
+def test_calls_of_a_faulty_reply_do_not_run() -> None:
+    time = VirtualTime()
+    _, messages = run(time, reply(call("a", "t"), finish_reason="error"), cold_tool("t", after(time, 1, "ran")))
+    assert outcome(messages) == [(None, "not run: the provider reported the reply as faulty", False)]
 
 
 @pytest.mark.parametrize(

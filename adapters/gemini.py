@@ -1,0 +1,398 @@
+"""Gemini over google-genai, on AI Studio (the Gemini Developer API) and on Vertex."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+from reactivex import Observable
+from rxloop.adapters.declarations import declare, names_for
+
+from rxloop.adapters.base import Adapter
+from rxloop.adapters.gemini_decoder import GeminiBytesDecoder, GeminiDecoder
+from rxloop.adapters.gemini_errors import classify
+from rxloop.adapters.names import NameMap
+from rxloop.adapters.pump import Wire, pump
+from rxloop.breaker import Breaker
+from rxloop.errors import ConfigurationError
+from rxloop.steps import Conversation, Step, StepResult, ToolResult
+from rxloop.tools import ToolDeclaration
+
+__all__ = ("GeminiAdapter", "camel_keys", "check_pairs")
+
+_GENERATION = frozenset(
+    [
+        "audioTimestamp",
+        "candidateCount",
+        "enableEnhancedCivicAnswers",
+        "frequencyPenalty",
+        "imageConfig",
+        "logprobs",
+        "maxOutputTokens",
+        "mediaResolution",
+        "modelSelectionConfig",
+        "presencePenalty",
+        "responseFormat",
+        "responseJsonSchema",
+        "responseLogprobs",
+        "responseMimeType",
+        "responseModalities",
+        "responseSchema",
+        "routingConfig",
+        "seed",
+        "speechConfig",
+        "stopSequences",
+        "temperature",
+        "thinkingConfig",
+        "topK",
+        "topP",
+    ]
+)
+"""The fields that belong into ``generationConfig``.
+
+Source: https://ai.google.dev/api/generate-content#v1beta.GenerationConfig
+"""
+
+_VERBATIM = frozenset(("responseSchema", "responseJsonSchema", "labels"))
+"""Fields whose keys are the caller's own."""
+
+_CORRECTION = (
+    "Your last function call was malformed and was not run. Call the function again with arguments that are one valid "
+    "JSON object and fit its declaration, or answer without it."
+)
+
+
+class GeminiAdapter(Adapter):
+    """
+    Gemini on AI Studio or on Vertex: the client tells which.
+
+    Args:
+        client: a ``google.genai.Client``, which stays the caller's to close; by default one that reads
+            ``GEMINI_API_KEY``, which the adapter closes. The SDK's own retries and its automatic function calling are
+            off for the adapter's calls.
+        model: the model's name.
+        fields: further fields of the request by the SDK's or the API's names: ``temperature``, ``max_output_tokens``,
+            ``thinking_config``, ``safety_settings``, ``tool_config``, ``cached_content`` … What is not a generation
+            setting goes into the body as it is.
+
+    The failure breaker is on (2 strikes). On Vertex a malformed call is answered by one corrective step per turn.
+
+    Raises:
+        ConfigurationError: the SDK is not installed, the client is not one, or a value breaks its rule.
+    """
+
+    provider: ClassVar[str] = "google"
+    default_breaker = Breaker(max_retries=2)
+    max_steps_limit = 100
+
+    def __init__(self, client: Any = None, *, model: str, **fields: Any) -> None:
+        if not isinstance(model, str) or not model or any(mark in model for mark in ("..", "?", "&")):
+            raise ConfigurationError(f"model must be a model's name, but got {model!r}")
+        for reserved in ("contents", "system_instruction", "systemInstruction", "tools"):
+            if reserved in fields:
+                raise ConfigurationError(f"{reserved!r} is the turn's to send: give it to Turn, not to the adapter")
+        for owned in ("api_key", "credentials", "http_options", "location", "project", "vertexai"):
+            if owned in fields:
+                raise ConfigurationError(f"{owned!r} belongs to the client: GeminiAdapter(Client({owned}=…), model=…)")
+        self.model = model
+        self._owns_client = client is None
+        self.client = _default_client() if client is None else client
+        if not hasattr(getattr(self.client, "aio", None), "models"):
+            raise ConfigurationError(f"client must be a google.genai.Client, but got {type(self.client).__name__}")
+        self.vertex = bool(getattr(self.client, "vertexai", False))
+        self.malformed_retries = 1 if self.vertex else 0
+        self._fields = _body_fields(fields)
+        self._send = _bytes_seam(self.client)
+
+    async def aclose(self) -> None:
+        """Close the client, if the adapter made it."""
+        if self._owns_client:
+            await self.client.aio.aclose()
+
+    def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
+        """
+        The conversation with a user's content at its end.
+
+        Args:
+            conversation: contents of the API in its JSON form, oldest first.
+            prompt: text, or parts (``{"text": …}``, ``{"inlineData": …}``, ``{"fileData": …}``); ``None`` adds nothing.
+
+        Raises:
+            ConfigurationError: the prompt is empty, or a function call has not exactly one response.
+        """
+        contents = list(conversation)
+        check_pairs(contents)
+        if prompt is None:
+            if not contents:
+                raise ConfigurationError("a turn needs a prompt or a conversation, but got neither")
+            return contents
+        return [*contents, {"role": "user", "parts": _prompt_parts(prompt)}]
+
+    def append(
+        self, conversation: Conversation, result: StepResult, tool_results: Sequence[ToolResult]
+    ) -> list[Mapping[str, Any]]:
+        """The conversation with the reply as it came and, in one content, the responses of all its calls."""
+        contents = list(conversation)
+        if result.message is None:
+            return contents
+        calls = [part["functionCall"] for part in result.message["parts"] if "functionCall" in part]
+        contents.append(result.message)
+        if tool_results:
+            parts = [_response(call, answer) for call, answer in zip(calls, tool_results, strict=True)]
+            contents.append({"role": "user", "parts": parts})
+        return contents
+
+    def correct(self, conversation: Conversation, result: StepResult) -> list[Mapping[str, Any]]:
+        """The conversation with what the reply said beside its call, and a word on what was wrong."""
+        contents = list(conversation)
+        parts = [part for part in (result.message or {}).get("parts", ()) if "functionCall" not in part]
+        if any(part.get("text") and not part.get("thought") for part in parts):
+            contents.append({"role": "model", "parts": parts})
+        contents.append({"role": "user", "parts": [{"text": _CORRECTION}]})
+        return contents
+
+    def request(self, step: Step) -> dict[str, Any]:
+        """The request's body for a step, in the API's own JSON."""
+        return self._request(step, _names(step))
+
+    def _request(self, step: Step, names: NameMap) -> dict[str, Any]:
+        contents = [_without_ids(content) for content in step.conversation] if self.vertex else list(step.conversation)
+        request: dict[str, Any] = {"contents": contents, **self._fields}
+        if step.system is not None:
+            request["systemInstruction"] = {"parts": _prompt_parts(step.system)}
+        declared = [
+            declare(item, names, "functionDeclarations") for item in step.tools if isinstance(item, ToolDeclaration)
+        ]
+        tools: list[Any] = [dict(item) for item in step.tools if not isinstance(item, ToolDeclaration)]
+        if declared:
+            tools.append({"functionDeclarations": declared})
+        if tools:
+            request["tools"] = tools
+        else:
+            request.pop("toolConfig", None)
+        return request
+
+    def step(self, step: Step) -> Observable[Any]:
+        """One streamed request: events as they arrive, the `StepResult` last."""
+        return pump(lambda: self._connect(step), classify=classify)
+
+    @asynccontextmanager
+    async def _connect(self, step: Step) -> AsyncIterator[Wire[Any]]:
+        names = _names(step)
+        step.draft = decoder = GeminiDecoder(step.index, names.name)
+        body = self._request(step, names)
+        if self._send is None:
+            async with self._public_events(body) as chunks:
+                yield Wire(chunks, decoder)
+            return
+        response = await self._send(f"{self._path()}:streamGenerateContent?alt=sse", body)
+        try:
+            yield Wire(response.aiter_bytes(), GeminiBytesDecoder(decoder))
+        finally:
+            await response.aclose()
+
+    def _path(self) -> str:
+        """
+        The model's place in an address.
+
+        Source: https://ai.google.dev/api/models and the publisher models of Vertex.
+        """
+        model = self.model
+        if not self.vertex:
+            return model if model.startswith(("models/", "tunedModels/")) else f"models/{model}"
+        if model.startswith(("projects/", "models/", "publishers/")):
+            return model
+        publisher, _, name = model.rpartition("/")
+        return f"publishers/{publisher or 'google'}/models/{name}"
+
+    @asynccontextmanager
+    async def _public_events(self, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Mapping[str, Any]]]:
+        """The SDK's own events, as the API's JSON again: where its bytes cannot be had."""
+        stream = await self.client.aio.models.generate_content_stream(
+            model=self.model,
+            contents=" ",
+            config={
+                "automatic_function_calling": {"disable": True},
+                "http_options": {"extra_body": dict(body), "retry_options": {"attempts": 1}},
+            },
+        )
+        async with contextlib.aclosing(stream):
+            yield _as_mappings(stream)
+
+
+def _bytes_seam(client: Any) -> Callable[[str, dict[str, Any]], Any] | None:
+    """
+    What sends a request through the SDK and gives its open HTTP response, or ``None`` where that cannot be relied on.
+
+    The SDK hands out no bytes, and its response models cost more than all the rest of a chunk. This relies on two of
+    its private methods, checked here; without them, and over aiohttp, the adapter takes the public events.
+    """
+    api = getattr(client, "_api_client", None)
+    build, send = getattr(api, "_build_request", None), getattr(api, "_async_request_once", None)
+    uses_aiohttp = getattr(api, "_use_aiohttp", None)
+    if build is None or send is None or uses_aiohttp is None or uses_aiohttp():
+        return None
+    try:
+        wanted = list(inspect.signature(build).parameters), inspect.signature(send).parameters
+    except (TypeError, ValueError):
+        return None
+    if wanted[0][:3] != ["http_method", "path", "request_dict"] or not {"stream", "implicit_retry"} <= set(wanted[1]):
+        return None
+
+    async def send_for_bytes(path: str, body: dict[str, Any]) -> Any:
+        response = await send(build("post", path, body), stream=True, implicit_retry=False)
+        return response.response_stream
+
+    return send_for_bytes
+
+
+async def _as_mappings(stream: Any) -> AsyncIterator[Mapping[str, Any]]:
+    try:
+        async for response in stream:
+            yield _as_mapping(response)
+    except Exception as error:
+        # the SDK leaves the response of an error inside a stream to the garbage collector
+        reply = getattr(getattr(error, "response", None), "response_stream", None)
+        if hasattr(reply, "aclose"):
+            await reply.aclose()
+        raise
+
+
+def _as_mapping(response: Any) -> Mapping[str, Any]:
+    chunk: dict[str, Any] = response.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for candidate in chunk.get("candidates") or ():
+        for part in (candidate.get("content") or {}).get("parts") or ():
+            # the API's alphabet of base64, not the one of addresses: what is resent is what came
+            if "thoughtSignature" in part:
+                part["thoughtSignature"] = part["thoughtSignature"].translate(_BASE64)
+            if "inlineData" in part and "data" in part["inlineData"]:
+                part["inlineData"]["data"] = part["inlineData"]["data"].translate(_BASE64)
+    return chunk
+
+
+_BASE64 = str.maketrans("-_", "+/")
+
+
+def check_pairs(contents: Conversation) -> None:
+    """
+    Check that every function call has exactly one response, in the content that follows it.
+
+    Raises:
+        ConfigurationError: naming the functions.
+
+    Source: https://ai.google.dev/gemini-api/docs/function-calling
+    """
+    asked: list[str] = []
+    for content in (*contents, {}):
+        if not isinstance(content, Mapping):
+            raise ConfigurationError(f"conversation must be a list of contents, but got {content!r:.200}")
+        parts = [part for part in content.get("parts") or () if isinstance(part, Mapping)]
+        answered = sorted(str(part["functionResponse"].get("name")) for part in parts if "functionResponse" in part)
+        if answered != sorted(asked):
+            raise ConfigurationError(
+                f"every function call must have exactly one response in the next content, but {sorted(asked)} is "
+                f"answered by {answered}"
+            )
+        asked = [str(part["functionCall"].get("name")) for part in parts if "functionCall" in part]
+
+
+def _default_client() -> Any:
+    try:
+        from google import genai
+    except ImportError as error:
+        raise ConfigurationError(
+            'the Gemini adapter needs the google-genai SDK: pip install "rxloop[google]"'
+        ) from error
+    try:
+        return genai.Client()
+    except ValueError as error:
+        raise ConfigurationError(f"there are no credentials: set GEMINI_API_KEY ({error})") from error
+
+
+def _names(step: Step) -> NameMap:
+    return names_for("functionDeclarations", (item.name for item in step.tools if isinstance(item, ToolDeclaration)))
+
+
+def _prompt_parts(prompt: Any) -> list[Any]:
+    if isinstance(prompt, str):
+        parts: list[Any] = [{"text": prompt}] if prompt.strip() else []
+    elif isinstance(prompt, Sequence):
+        parts = [{"text": item} if isinstance(item, str) else item for item in prompt]
+    else:
+        parts = [prompt]
+    if not parts or not all(isinstance(part, Mapping) and part for part in parts):
+        raise ConfigurationError(f"prompt must be non-empty text or parts, but got {prompt!r:.200}")
+    return parts
+
+
+def _response(call: Mapping[str, Any], result: ToolResult) -> dict[str, Any]:
+    response: dict[str, Any] = {"id": call["id"]} if "id" in call else {}
+    response["name"] = call.get("name")
+    if result.error is not None:
+        response["response"] = {"error": result.error}
+        return {"functionResponse": response}
+    output, media = result.output, []
+    if isinstance(output, Mapping) and _is_media(output):
+        output = [output]
+    if isinstance(output, list) and any(map(_is_media, output)):
+        media = [item for item in output if _is_media(item)]
+        output = [item for item in output if not _is_media(item)]
+    # the API takes an object and nothing else
+    response["response"] = {"output": output}
+    if media:
+        response["parts"] = media
+    return {"functionResponse": response}
+
+
+def _is_media(item: Any) -> bool:
+    return isinstance(item, Mapping) and len(item) == 1 and next(iter(item)) in ("inlineData", "fileData")
+
+
+def _without_ids(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Vertex does not know the ids that the Developer API gives to calls."""
+    parts = content.get("parts") or ()
+    if not any("id" in (part.get("functionCall") or part.get("functionResponse") or ()) for part in parts):
+        return content
+    return {**content, "parts": [_without_id(part) for part in parts]}
+
+
+def _without_id(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    for kind in ("functionCall", "functionResponse"):
+        if kind in part:
+            return {**part, kind: {key: value for key, value in part[kind].items() if key != "id"}}
+    return part
+
+
+def _body_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The caller's fields where the API has them."""
+    body: dict[str, Any] = {}
+    generation: dict[str, Any] = {}
+    for name, value in fields.items():
+        key = _camel(name)
+        if key == "generationConfig":
+            generation.update(camel_keys(value))
+        else:
+            place = generation if key in _GENERATION else body
+            place[key] = value if key in _VERBATIM else camel_keys(value)
+    if generation:
+        body["generationConfig"] = generation
+    return body
+
+
+def camel_keys(value: Any) -> Any:
+    """The same in the API's own spelling, as in ``maxOutputTokens``; schemas and labels stay as they are."""
+    if hasattr(value, "model_dump"):
+        value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if isinstance(value, Mapping):
+        return {_camel(key): item if _camel(key) in _VERBATIM else camel_keys(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [camel_keys(item) for item in value]
+    return value
+
+
+def _camel(name: str) -> str:
+    return re.sub(r"_([a-z0-9])", lambda found: found[1].upper(), name)

@@ -1,0 +1,96 @@
+"""Whom the command line can ask, and what it makes an adapter of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from enum import StrEnum
+from typing import Any
+
+from rxloop.adapters.base import Adapter
+from rxloop.errors import ConfigurationError
+
+__all__ = ("Provider", "adapter_for")
+
+_NO_KEY = "there are no credentials: set ANTHROPIC_API_KEY"
+
+
+class Provider(StrEnum):
+    """The providers' names, those of a later version included."""
+
+    anthropic = "anthropic"
+    google_ai = "google-ai"
+    vertex = "vertex"
+    bedrock = "bedrock"
+    sagemaker = "sagemaker"
+
+
+@contextlib.asynccontextmanager
+async def adapter_for(provider: Provider, model: str | None, max_tokens: int) -> AsyncIterator[Adapter]:
+    """
+    An adapter whose client is closed afterwards; credentials come from the environment.
+
+    Raises:
+        ConfigurationError: there are none, the SDK is missing, or this version does not know the provider.
+    """
+    if provider is Provider.anthropic:
+        from rxloop.adapters.anthropic import AnthropicAdapter
+
+        async with _anthropic_client() as client:
+            yield AnthropicAdapter(client, model=model or "claude-sonnet-5-5", max_tokens=max_tokens)
+    elif provider is Provider.google_ai or (provider is Provider.vertex and (model or "gemini").startswith("gemini")):
+        from rxloop.adapters.gemini import GeminiAdapter
+
+        async with _google_client(vertex=provider is Provider.vertex) as client:
+            yield GeminiAdapter(client, model=model or "gemini-3.8-flash", max_output_tokens=max_tokens)
+    elif provider is Provider.vertex:
+        raise ConfigurationError(f"the model {model} on vertex is not available in this version: use a gemini model")
+    else:
+        raise ConfigurationError(
+            f"the provider {provider.value} is not available in this version: use anthropic, google-ai or vertex"
+        )
+
+
+@contextlib.asynccontextmanager
+async def _anthropic_client() -> AsyncIterator[Any]:
+    try:
+        from anthropic import AnthropicError, AsyncAnthropic
+    except ImportError as error:
+        raise ConfigurationError(
+            'the provider anthropic needs its extra: pip install "rxloop[anthropic,cli]"'
+        ) from error
+    try:
+        client = AsyncAnthropic(max_retries=0)
+    except (AnthropicError, ValueError) as error:
+        raise ConfigurationError(f"{_NO_KEY} (the SDK says: {error})") from error
+    known = any(getattr(client, name, None) for name in ("api_key", "auth_token", "credentials"))
+    if not known and "ANTHROPIC_CUSTOM_HEADERS" not in os.environ:
+        raise ConfigurationError(_NO_KEY)
+    async with client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def _google_client(*, vertex: bool) -> AsyncIterator[Any]:
+    try:
+        from google import genai
+        from google.auth.exceptions import GoogleAuthError
+    except ImportError as error:
+        raise ConfigurationError('Gemini needs its extra: pip install "rxloop[google,cli]"') from error
+    project = os.environ.get("GOOGLE_CLOUD_PROJECT")
+    if vertex and not project:
+        raise ConfigurationError("vertex needs a project: set GOOGLE_CLOUD_PROJECT (GOOGLE_CLOUD_LOCATION: global)")
+    try:
+        if vertex:
+            location = os.environ.get("GOOGLE_CLOUD_LOCATION", "global")
+            client = genai.Client(vertexai=True, project=project, location=location)
+        else:
+            client = genai.Client(vertexai=False)
+    except (GoogleAuthError, ValueError) as error:
+        name = "application default credentials" if vertex else "GEMINI_API_KEY"
+        raise ConfigurationError(f"there are no credentials: set {name} (the SDK says: {error})") from error
+    try:
+        yield client
+    finally:
+        await client.aio.aclose()
