@@ -379,9 +379,9 @@ class AnthropicDecoder:
             if block.kind != "tool_use":
                 continue
             call = block.call(self._name)
-            if cut_off and block is self._order[-1] and not (block.input and isinstance(call.arguments, dict)):
-                if block.input or not block.data["input"]:
-                    call = ToolCall(call.call_id, call.name, "".join(block.input), truncated=True)
+            unfinished = not isinstance(call.arguments, dict) if block.input else not block.data["input"]
+            if cut_off and unfinished and block is self._order[-1]:
+                call = ToolCall(call.call_id, call.name, "".join(block.input), truncated=True)
             calls.append(call)
         return tuple(calls)
 

@@ -57,7 +57,9 @@ _GENERATION = frozenset(
 Source: https://ai.google.dev/api/generate-content#v1beta.GenerationConfig
 """
 
-_VERBATIM = frozenset(("responseSchema", "responseJsonSchema", "labels"))
+_VERBATIM = frozenset(
+    ("args", "labels", "parameters", "parametersJsonSchema", "response", "responseJsonSchema", "responseSchema")
+)
 """Fields whose keys are the caller's own."""
 
 _CORRECTION = (

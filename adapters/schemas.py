@@ -325,7 +325,7 @@ class _Reducer:
 
 
 def _place(path: tuple[str, ...]) -> str:
-    return repr(".".join(path)) if path else "its root"
+    return repr(".".join(map(str, path))) if path else "its root"
 
 
 def _false(schema: Any) -> bool:
@@ -500,7 +500,7 @@ def _widened(objects: Iterable[dict[str, Any]], schema: Mapping[str, Any]) -> di
     properties = {name: parts[0] if len(parts) == 1 else {"anyOf": parts} for name, parts in declared.items()}
     always = [name for name in required[0] if all(name in names for names in required)]
     own = _plain(schema)
-    notes = {key: own[key] for key in ("title", "description") if key in own}
+    notes: dict[str, Any] = {key: own[key] for key in ("title", "description") if key in own}
     return {**notes, "properties": properties, "required": always}
 
 

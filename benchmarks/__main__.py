@@ -12,13 +12,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import BASELINE, DEFAULT, MEASURES, QUICK, Plan, Table
+from benchmarks.measure import DEFAULT, MEASURES, QUICK, Plan, Table
 from benchmarks.processes import Server
 
 
 def _environment() -> dict[str, Any]:
     packages = {}
-    for name in ("rxloop", "reactivex", "anthropic", "httpx2", "pydantic-ai-slim"):
+    for name in ("rxloop", "reactivex", "anthropic", "google-genai", "httpx2", "pydantic-ai-slim"):
         try:
             packages[name] = version(name)
         except PackageNotFoundError:
@@ -39,7 +39,7 @@ def _number(value: float) -> str:
 def render(table: Table) -> str:
     """Lay a table out as plain text."""
     unit = f" [{table.unit}]" if table.unit else ""
-    lines = [f"{table.title}{unit}", f"  {'':34}{'median':>10}{'min':>10}{'max':>10}  x {BASELINE}"]
+    lines = [f"{table.title}{unit}", f"  {'':34}{'median':>10}{'min':>10}{'max':>10}  x {table.baseline}"]
     for row in table.rows:
         if not row.samples:
             lines.append(f"  {row.name:34}{row.note or 'not available: nothing was measured'}")

@@ -29,6 +29,8 @@ class Plan:
     concurrent_deltas: int = 200
     tool_turns: int = 600
     import_runs: int = 10
+    gemini_short: int = 500
+    gemini_long: int = 5_000
     peers: bool = False
 
 
@@ -65,6 +67,7 @@ class Table:
     rows: list[Row] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    baseline: str = BASELINE
 
     def add(
         self,
@@ -76,7 +79,7 @@ class Table:
     ) -> None:
         """Add a row per contender."""
         for name in order:
-            row = Row(f"{label}{name}", samples.get(name, []), samples.get(BASELINE, []))
+            row = Row(f"{label}{name}", samples.get(name, []), samples.get(self.baseline, []))
             if name in unavailable:
                 row.note = f"not available: {unavailable[name]}"
                 row.samples = []
@@ -145,6 +148,19 @@ async def paced(server: Server, plan: Plan) -> Table:
     table = Table(f"CPU per text delta, 1 ms apart ({plan.paced:,} deltas)", "us")
     table.add(samples, missing, order=order)
     table.notes.append("most of it is the wake-up of the event loop and the read, which all contenders share")
+    return table
+
+
+async def gemini(server: Server, plan: Plan) -> Table:
+    """CPU per chunk of Gemini."""
+    order = ["raw-genai", "genai-by-hand", "rxloop-gemini", "rxloop-gemini-fallback"]
+    short, long = plan.gemini_short, plan.gemini_long
+    async with Workers(order, server) as workers:
+        samples = await _slopes(workers, plan.rounds, short, long, "")
+        missing = workers.unavailable
+    table = Table(f"CPU per chunk of Gemini (slope {short:,} to {long:,} chunks)", "us", baseline=order[0])
+    table.add(samples, missing, order=order)
+    table.targets += ["rxloop-gemini <= 0.15 x raw-genai", "rxloop-gemini-fallback <= 1.05 x raw-genai"]
     return table
 
 
@@ -302,6 +318,7 @@ def _seconds(code: str) -> float:
 MEASURES: dict[str, Callable[[Server, Plan], Awaitable[Table]]] = {
     "delta": delta,
     "paced": paced,
+    "gemini": gemini,
     "first": first,
     "concurrent": concurrent,
     "tool": tool,

@@ -19,14 +19,14 @@ from benchmarks.contenders import (
 )
 
 
-def _import(module: str, name: str) -> Any:
+def imported(module: str, name: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except Exception as exc:
         raise UnavailableError(f"{module}.{name}: {type(exc).__name__}: {exc}") from exc
 
 
-async def _subscribed(source: Any, on_delta: OnDelta) -> int:
+async def subscribed(source: Any, on_delta: OnDelta) -> int:
     """Subscribe to a turn or a step with a trivial `on_next` and wait for its end."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     length = 0
@@ -48,7 +48,7 @@ async def _subscribed(source: Any, on_delta: OnDelta) -> int:
 
 class _RxLoop(Contender):
     def __init__(self, url: str) -> None:
-        self._adapter_class = _import("rxloop.adapters.anthropic", "AnthropicAdapter")
+        self._adapter_class = imported("rxloop.adapters.anthropic", "AnthropicAdapter")
         self._client = anthropic_client(url)
         self._adapters: dict[str, Any] = {}
 
@@ -64,7 +64,7 @@ class _RxLoop(Contender):
 
 class _RxLoopTurn(_RxLoop):
     def __init__(self, url: str) -> None:
-        self._turn_class = _import("rxloop", "Turn")
+        self._turn_class = imported("rxloop", "Turn")
         super().__init__(url)
 
     def _turn(self, model: str, tools: Sequence[Any] = ()) -> Any:
@@ -79,10 +79,10 @@ class RxLoop(_RxLoopTurn):
         self._tools: list[Any] = [add]
 
     async def text(self, model: str, on_delta: OnDelta) -> int:
-        return await _subscribed(self._turn(model), on_delta)
+        return await subscribed(self._turn(model), on_delta)
 
     async def tool(self, model: str, on_delta: OnDelta) -> int:
-        return await _subscribed(self._turn(model, self._tools), on_delta)
+        return await subscribed(self._turn(model, self._tools), on_delta)
 
 
 class RxLoopDeclared(RxLoop):
@@ -90,7 +90,7 @@ class RxLoopDeclared(RxLoop):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self._tools = [_import("rxloop", "tool")(add)]
+        self._tools = [imported("rxloop", "tool")(add)]
 
 
 class RxLoopIter(_RxLoopTurn):
@@ -119,12 +119,12 @@ class RxLoopStep(_RxLoop):
     """One step of the adapter without the loop around it: decoder and pump."""
 
     def __init__(self, url: str) -> None:
-        self._step_class = _import("rxloop.steps", "Step")
+        self._step_class = imported("rxloop.steps", "Step")
         super().__init__(url)
 
     async def text(self, model: str, on_delta: OnDelta) -> int:
         adapter = self._adapter(model)
-        return await _subscribed(adapter.step(self._step_class(0, adapter.begin([], PROMPT))), on_delta)
+        return await subscribed(adapter.step(self._step_class(0, adapter.begin([], PROMPT))), on_delta)
 
 
 class RxLoopDecoder(_RxLoop):
@@ -159,7 +159,7 @@ class RxLoopDecoder(_RxLoop):
 
 def _decoder_factory() -> Callable[[], Any]:
     module = "rxloop.adapters.anthropic_decoder"
-    events, data = _import(module, "AnthropicDecoder"), _import(module, "AnthropicBytesDecoder")
+    events, data = imported(module, "AnthropicDecoder"), imported(module, "AnthropicBytesDecoder")
 
     def same(name: str) -> str:
         return name

@@ -1,6 +1,6 @@
-"""A load server: Anthropic Messages streams over raw asyncio HTTP/1.1, in a process of its own.
+"""A load server: Anthropic Messages and Gemini streams over raw asyncio HTTP/1.1, in a process of its own.
 
-The `model` of a request chooses the reply:
+The `model` of a request chooses the reply; Gemini's is in the path, and it knows the first three:
 
 - `text-N`: N text deltas of four characters each
 - `text-N-paced-Xms`: the same with a delay of X milliseconds before each delta
@@ -49,14 +49,27 @@ _HEAD = (
     b"transfer-encoding: chunked\r\n"
     b"connection: keep-alive\r\n\r\n"
 )
+_GEMINI_HEAD = (
+    b"HTTP/1.1 200 OK\r\n"
+    b"content-type: text/event-stream\r\n"
+    b"vary: Origin\r\n"
+    b"server: scaffolding on HTTPServer2\r\n"
+    b"transfer-encoding: chunked\r\n"
+    b"connection: keep-alive\r\n\r\n"
+)
+_GEMINI_PATH = re.compile(r"^POST /v1(?:beta)?/models/(?P<model>[^/:?]+):streamGenerateContent\?alt=sse ")
 _LAST_CHUNK = b"0\r\n\r\n"
+
+
+def _framed(body: bytes) -> bytes:
+    """Make one HTTP chunk of a body."""
+    return b"%x\r\n%b\r\n" % (len(body), body)
 
 
 def _chunk(event: dict[str, Any]) -> bytes:
     """Encode an event as one SSE event in one HTTP chunk."""
     data = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-    body = f"event: {event['type']}\ndata: {data}\n\n".encode()
-    return b"%x\r\n%b\r\n" % (len(body), body)
+    return _framed(f"event: {event['type']}\ndata: {data}\n\n".encode())
 
 
 def _text_delta(text: str) -> bytes:
@@ -116,9 +129,36 @@ def _message_delta(stop_reason: str, output_tokens: int) -> bytes:
     )
 
 
+def _gemini_chunk(text: str, output_tokens: int, **candidate: Any) -> bytes:
+    """Encode a piece of text as AI Studio sends it."""
+    usage = {
+        "promptTokenCount": 10,
+        "candidatesTokenCount": output_tokens,
+        "totalTokenCount": 10 + output_tokens,
+        "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 10}],
+    }
+    event = {
+        "candidates": [{"content": {"parts": [{"text": text}], "role": "model"}, **candidate, "index": 0}],
+        "usageMetadata": usage,
+        "modelVersion": "gemini-benchmark",
+        "responseId": "resp_benchmark_0123456",
+    }
+    return _framed(f"data: {json.dumps(event, ensure_ascii=False)}\r\n\r\n".encode())
+
+
+_GEMINI_CHUNKS = tuple(_gemini_chunk(text, number) for number, text in enumerate(TEXTS, 1))
+
+
 def _has_tool_result(request: dict[str, Any]) -> bool:
     content = request["messages"][-1]["content"]
     return isinstance(content, list) and any(block.get("type") == "tool_result" for block in content)
+
+
+def _deltas(model: str) -> int:
+    match = _MODEL.match(model)
+    if match is None:
+        raise ValueError(f"unknown model {model!r}")
+    return int(match["deltas"])
 
 
 class Stats:
@@ -172,6 +212,8 @@ class LoadProtocol(asyncio.Protocol):
             self._reply_json(vars(self._stats))
         elif head.startswith("POST /v1/messages"):
             self._task = asyncio.ensure_future(self._stream(json.loads(body)))
+        elif gemini := _GEMINI_PATH.match(head):
+            self._task = asyncio.ensure_future(self._stream_gemini(gemini["model"]))
         else:
             self._transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
 
@@ -201,10 +243,25 @@ class LoadProtocol(asyncio.Protocol):
         return (*opening, *_TOOL_USE, _message_delta("tool_use", 2), _MESSAGE_STOP, _LAST_CHUNK)
 
     async def _text_reply(self, model: str) -> tuple[bytes, ...]:
+        deltas = _deltas(model)
+        if not await self._send(model, deltas, _DELTAS):
+            return ()
+        self._stats.finished = True
+        return (_block_stop(0), _message_delta("end_turn", deltas), _MESSAGE_STOP, _LAST_CHUNK)
+
+    async def _stream_gemini(self, model: str) -> None:
+        deltas = _deltas(model)
+        self._transport.write(_GEMINI_HEAD)
+        if await self._send(model, deltas - 1, _GEMINI_CHUNKS):
+            self._stats.finished = True
+            last = TEXTS[(deltas - 1) % len(TEXTS)]
+            self._transport.write(_gemini_chunk(last, deltas, finishReason="STOP"))
+            self._transport.write(_LAST_CHUNK)
+
+    async def _send(self, model: str, deltas: int, chunks: tuple[bytes, ...]) -> bool:
+        """Send so many deltas at the model's pace; false if the client left."""
         match = _MODEL.match(model)
-        if match is None:
-            raise ValueError(f"unknown model {model!r}")
-        deltas = int(match["deltas"])
+        assert match is not None
         pace = float(match["pace"]) / 1000 if match["pace"] else 0.0
         if match["tight"]:
             sock = self._transport.get_extra_info("socket")
@@ -212,21 +269,20 @@ class LoadProtocol(asyncio.Protocol):
         stats = self._stats
         stats.sent = 0
         stats.finished = stats.blocked = False
-        transport, writable, count = self._transport, self._writable, len(_DELTAS)
+        transport, writable, count = self._transport, self._writable, len(chunks)
         write = transport.write
         for number in range(deltas):
             if pace:
                 await asyncio.sleep(pace)
-            write(_DELTAS[number % count])
+            write(chunks[number % count])
             stats.sent = number + 1
             if not writable.is_set():
                 stats.blocked = True
                 await writable.wait()
                 stats.blocked = False
             if transport.is_closing():
-                return ()
-        stats.finished = True
-        return (_block_stop(0), _message_delta("end_turn", deltas), _MESSAGE_STOP, _LAST_CHUNK)
+                return False
+        return True
 
 
 async def serve() -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import contenders, rxloop_rows
+from benchmarks import contenders, gemini_rows, rxloop_rows
 from benchmarks.contenders import Contender, UnavailableError
 from benchmarks.server import TEXT_LENGTH
 
@@ -29,6 +29,10 @@ FACTORIES: dict[str, Callable[[str], Contender]] = {
     "rxloop-iter": rxloop_rows.RxLoopIter,
     "rxloop-step": rxloop_rows.RxLoopStep,
     "rxloop-decoder": rxloop_rows.RxLoopDecoder,
+    "raw-genai": gemini_rows.RawGenai,
+    "genai-by-hand": gemini_rows.GenaiByHand,
+    "rxloop-gemini": gemini_rows.RxLoopGemini,
+    "rxloop-gemini-fallback": partial(gemini_rows.RxLoopGemini, fallback=True),
     "pydantic-ai": contenders.PydanticAi,
     **{
         f"sdk:{way}": partial(contenders.SdkBytes, way=way)

@@ -6,7 +6,7 @@ and ``rxloop replay --json`` prints, and `event_from_dict` reads it back. A ``st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard, get_args
 
@@ -274,22 +274,60 @@ def event_from_dict(data: Mapping[str, Any]) -> TurnEvent:
     """
     Read an event's JSON form.
 
-    A type or a shape that this version does not know becomes an `UnknownEvent`; an unknown key is ignored.
+    A type or a shape that this version does not know, or a field of another type, becomes an `UnknownEvent`; an
+    unknown key is ignored.
     """
     cls = _CLASSES.get(str(data.get("type")))
     if cls is None:
         return UnknownEvent(dict(data))
-    names = [field.name for field in fields(cls)]
-    if any(name not in data for name in names):
-        return UnknownEvent(dict(data))
-    values: dict[str, Any] = {name: data[name] for name in names}
-    try:
-        if "usage" in values:
-            values["usage"] = Usage.from_dict(values["usage"])
-        if "tool_calls" in values:
-            values["tool_calls"] = tuple(
-                ToolCall(call["call_id"], call["name"], call["arguments"]) for call in values["tool_calls"]
-            )
-    except (AttributeError, KeyError, TypeError):
-        return UnknownEvent(dict(data))
+    values: dict[str, Any] = {}
+    for name, fits in _SHAPES[cls]:
+        if name not in data or not fits(value := data[name]):
+            return UnknownEvent(dict(data))
+        values[name] = value
+    if "usage" in values:
+        values["usage"] = Usage.from_dict(values["usage"])
+    if "tool_calls" in values:
+        values["tool_calls"] = tuple(
+            ToolCall(call["call_id"], call["name"], call["arguments"]) for call in values["tool_calls"]
+        )
     return cls(**values)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_usage(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        value.get(field.name) is None or _is_count(value[field.name]) for field in fields(Usage)
+    )
+
+
+def _is_calls(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(call, Mapping)
+        and isinstance(call.get("call_id"), str)
+        and isinstance(call.get("name"), str)
+        and isinstance(call.get("arguments"), (dict, str))
+        for call in value
+    )
+
+
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "Any": lambda value: True,
+    "FinishReason": lambda value: isinstance(value, str) and value in get_args(FinishReason),
+    "Usage": _is_usage,
+    "bool": lambda value: isinstance(value, bool),
+    "dict[str, Any]": lambda value: isinstance(value, dict),
+    "dict[str, Any] | str": lambda value: isinstance(value, (dict, str)),
+    "float": lambda value: isinstance(value, float) or _is_count(value),
+    "int": _is_count,
+    "str": lambda value: isinstance(value, str),
+    "str | None": lambda value: value is None or isinstance(value, str),
+    "tuple[ToolCall, ...]": _is_calls,
+}
+_SHAPES: dict[type[TurnEvent], list[tuple[str, Callable[[Any], bool]]]] = {
+    cls: [(field.name, _FITS[str(field.type)]) for field in fields(cls)] for cls in _CLASSES.values()
+}
+"""What every field of an event takes, by its annotation."""

@@ -19,8 +19,11 @@ import vcr
 
 from rxloop import RetryPolicy, Tool, Turn, tool
 from rxloop.adapters.anthropic import AnthropicAdapter
+from rxloop.adapters.gemini import GeminiAdapter
 from rxloop.testing.cassette import vcr_config
+from tests.providers import gemini
 from tests.providers.anthropic import AnthropicServer, Block, text, tool_use
+from tests.providers.gemini import GeminiServer
 
 CASSETTES = Path(__file__).parent.parent / "cassettes"
 MODEL = "claude-sonnet-5-5"
@@ -133,7 +136,70 @@ RECORDINGS: dict[str, Callable[[AnthropicServer, Callable[..., Turn]], Awaitable
 }
 
 
+GEMINI = "gemini-3.8-flash"
+
+
+async def record_gemini_tool_round_trip(server: GeminiServer, turn: Callable[..., Turn]) -> None:
+    usage = {"promptTokenCount": 64, "candidatesTokenCount": 7, "thoughtsTokenCount": 31}
+    server.reply(
+        gemini.thought("The sum is asked; the tool can tell.", 2),
+        gemini.call("add", {"a": 2, "b": 3}, id="fc-add", signature="c2lnbmVkIGJ5IHRoZSBsb2NhbCBzZXJ2ZXI="),
+        usage=usage,
+    )
+    server.reply(gemini.text("2 + 3 = 5.", 4), usage={"promptTokenCount": 121, "candidatesTokenCount": 9})
+    await turn("What is 2 + 3?", [add]).result()
+
+
+async def record_gemini_parallel_tools(server: GeminiServer, turn: Callable[..., Turn]) -> None:
+    server.reply(
+        gemini.call("local_time", {"city": "Wellington"}, signature="c2lnbmVkIGJ5IHRoZSBsb2NhbCBzZXJ2ZXI="),
+        gemini.call("weather", {"city": "Wellington"}),
+        usage={"promptTokenCount": 102, "candidatesTokenCount": 18},
+        vertex=True,
+    )
+    server.reply(
+        gemini.text(ANSWER, 24), usage={"promptTokenCount": 188, "candidatesTokenCount": 97}, vertex=True
+    )
+    await turn("Can I ring my sister in Wellington, and does she need an umbrella?", [local_time, weather]).result()
+
+
+async def record_gemini_malformed_then_corrected(server: GeminiServer, turn: Callable[..., Turn]) -> None:
+    server.reply(
+        finish_reason="MALFORMED_FUNCTION_CALL", usage={"promptTokenCount": 64, "totalTokenCount": 64}, vertex=True
+    )
+    server.reply(
+        gemini.call("add", {"a": 2, "b": 3}), usage={"promptTokenCount": 97, "candidatesTokenCount": 7}, vertex=True
+    )
+    server.reply(gemini.text("5.", 1), usage={"promptTokenCount": 120, "candidatesTokenCount": 2}, vertex=True)
+    await turn("What is 2 + 3?", [add]).result()
+
+
+GEMINI_RECORDINGS: dict[str, Callable[[GeminiServer, Callable[..., Turn]], Awaitable[None]]] = {
+    "gemini/tool_round_trip": record_gemini_tool_round_trip,
+    "vertex-gemini/parallel_tools": record_gemini_parallel_tools,
+    "vertex-gemini/malformed_then_corrected": record_gemini_malformed_then_corrected,
+}
+
+
+async def record_gemini(directory: Path) -> None:
+    for name, record in GEMINI_RECORDINGS.items():
+        vertex = name.startswith("vertex")
+        host = "us-central1-aiplatform.googleapis.com" if vertex else "generativelanguage.googleapis.com"
+        path = directory / f"{name}.yaml"
+        path.unlink(missing_ok=True)
+        with GeminiServer() as server:
+            client = server.vertex_client() if vertex else server.client()
+            with vcr.VCR(record_mode="all", **vcr_config(base_url=f"https://{host}")).use_cassette(path):
+                await record(server, functools.partial(_gemini_turn, client))
+            await client.aio.aclose()
+
+
+def _gemini_turn(client: Any, prompt: str, tools: Sequence[Tool] = ()) -> Turn:
+    return Turn(GeminiAdapter(client, model=GEMINI), prompt, tools=tools)
+
+
 async def main(directory: Path) -> None:
+    await record_gemini(directory)
     for name, record in RECORDINGS.items():
         path = directory / "anthropic" / f"{name}.yaml"
         path.unlink(missing_ok=True)

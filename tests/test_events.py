@@ -158,6 +158,43 @@ def test_what_is_not_understood_is_kept(data: dict[str, Any]) -> None:
     assert event.to_dict() == data
 
 
+_OF_ONE_TYPE: list[Any] = [None, True, 7, 1.5, "x", [1], {"a": "b"}]
+
+
+@every_form
+def test_a_field_of_another_type_is_not_understood(event: TurnEvent, form: dict[str, Any]) -> None:
+    for field in dataclasses.fields(event):
+        kind, value = str(field.type), form[field.name]
+        for other in _OF_ONE_TYPE:
+            fits = kind == "Any" or type(other) is type(value) or (kind == "float" and type(other) is int)
+            optional = kind == "str | None" and (other is None or isinstance(other, str))
+            either = kind == "dict[str, Any] | str" and isinstance(other, (dict, str))
+            if not (fits or optional or either):
+                changed = {**form, field.name: other}
+                assert event_from_dict(changed) == UnknownEvent(changed), field.name
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"usage": {"input_tokens": "x"}},
+        {"usage": {"output_tokens": 1.5}},
+        {"usage": {"cache_read_tokens": True}},
+        {"usage": [1]},
+        {"tool_calls": [{"call_id": 1, "name": "f", "arguments": {}}]},
+        {"tool_calls": [{"call_id": "1", "name": 2, "arguments": {}}]},
+        {"tool_calls": [{"call_id": "1", "name": "f", "arguments": [3]}]},
+        {"tool_calls": "ab"},
+        {"finish_reason": "a_reason_of_the_future"},
+        {"finish_reason": None},
+        {"finish_reason": ["stop"]},
+    ],
+)
+def test_a_wrong_type_inside_a_field_is_not_understood(change: dict[str, Any]) -> None:
+    changed = {**FORMS[8][1], **change}
+    assert event_from_dict(changed) == UnknownEvent(changed)
+
+
 @every_form
 def test_events_are_frozen_and_slotted_values(event: TurnEvent, form: dict[str, Any]) -> None:
     assert not hasattr(event, "__dict__")

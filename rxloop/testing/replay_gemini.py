@@ -71,6 +71,8 @@ class GeminiRecordings:
         except Exception:  # whatever it is, the replay itself will meet it again
             return RecordedReply(failed=not content, broken=content)
         reply = decoder.draft()
+        if reply.malformed:
+            return RecordedReply(resume=True)
         if reply.finish_reason == "error":
             # its calls are not run, so that what followed is another turn
             return RecordedReply()
@@ -84,11 +86,14 @@ class GeminiRecordings:
     ) -> Mapping[str, RecordedResult] | None:
         """The function responses in what `later` has after `earlier` and a reply to it."""
         known = len(earlier.messages)
-        if len(later.messages) <= known + 1 or not reply.call_ids:
+        if len(later.messages) <= known or not (reply.call_ids or reply.resume):
             return None
         if [_parts(content) for content in later.messages[:known]] != [_parts(item) for item in earlier.messages]:
             return None
         answer, *rest = later.messages[known:]
+        if reply.resume:
+            # a corrective step: nothing but a word to the model follows
+            return None if any(content.get("role") == "model" for content in (answer, *rest)) else {}
         if answer.get("role") != "model" or any(content.get("role") == "model" for content in rest):
             return None
         responses = [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rxloop.adapters.anthropic import AnthropicAdapter, check_pairs
@@ -816,3 +817,320 @@ def _adapter() -> AnthropicAdapter:
     from anthropic import AsyncAnthropic
 
     return AnthropicAdapter(AsyncAnthropic(api_key="test-key"), model="claude-test")
+
+
+# what is not as the API says
+
+
+def _start(index: int, **block: Any) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": block}
+
+
+def _piece(index: int, **delta: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+def _stop(index: int) -> dict[str, Any]:
+    return {"type": "content_block_stop", "index": index}
+
+
+def _end(stop_reason: Any = "end_turn", **usage: Any) -> dict[str, Any]:
+    return {"type": "message_delta", "delta": {"stop_reason": stop_reason}, "usage": usage}
+
+
+def _call(**fields: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": "1", "name": "f", "input": {}, **fields}
+
+
+_TEXT = _start(0, type="text", text="")
+_THOUGHT = _start(0, type="thinking", thinking="", signature="")
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [_TEXT, _piece(0, type="text_delta", text=5)],
+        [_TEXT, _piece(0, type="text_delta", text=None)],
+        [_TEXT, _piece(0, type="citations_delta", citation=5)],
+        [_start(0, type="text", text=7)],
+        [_start(0, type="text", text=["a"])],
+        [_start(0, type="text", text="", citations=5)],
+        [_start(0, type=["text"], text="")],
+        [_start(0, text="")],
+        [_start([0], type="text", text="")],
+        [_THOUGHT, _piece(0, type="thinking_delta", thinking=5)],
+        [_THOUGHT, _piece(0, type="signature_delta", signature=5)],
+        [_start(0, type="thinking", thinking=5, signature="")],
+        [_start(0, type="thinking", thinking="", signature=5)],
+        [_start(0, **_call()), _piece(0, type="input_json_delta", partial_json=5)],
+        [_start(0, **_call()), _piece(0, type="input_json_delta", partial_json=None)],
+        [_start(0, **_call(name=None))],
+        [_start(0, **_call(caller="x"))],
+        [_start(0, **_call(caller={"tool_id": ["x"]}))],
+        [_start(0, **_call(input={"a": float("inf")}))],
+        [_start(0, type="server_tool_use", id=["x"], name="w", input={})],
+        [_start(0, type="web_search_tool_result", tool_use_id=["x"], content=[])],
+        [_end(["x"])],
+        [_end(5)],
+        [{"type": "message_delta", "delta": "x"}],
+        [{"type": "message_start", "message": {"content": "hello"}}],
+        [{"type": "message_start", "message": {"content": [None]}}],
+        [{"type": "message_start", "message": {"container": {"id": [1]}}}],
+        [{"type": "message_start", "message": {"usage": [1]}}],
+    ],
+)
+def test_a_wrong_type_fails_where_it_comes(events: list[dict[str, Any]]) -> None:
+    decoder = AnthropicDecoder()
+    *earlier, last = events
+    for event in earlier:
+        list(decoder.feed(event))
+    before = decoder.draft()
+    with pytest.raises((AttributeError, TypeError, ValueError)):
+        list(decoder.feed(last))
+    assert decoder.draft() == before
+
+
+@pytest.mark.parametrize("figure", ["12", 1.5, float("nan"), float("inf"), -5, True, [1], {}, 2**63])
+@pytest.mark.parametrize(
+    "key", ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"]
+)
+def test_a_figure_that_is_none_fails_where_it_comes(key: str, figure: Any) -> None:
+    for event in ({"type": "message_start", "message": {"usage": {key: figure}}}, _end(**{key: figure})):
+        decoder = AnthropicDecoder()
+        with pytest.raises((TypeError, ValueError), match=key if isinstance(figure, str) else None):
+            list(decoder.feed(event))
+        assert decoder.draft().usage == Usage()
+    details = {"thinking_tokens": figure}
+    for wrong in (details, figure if figure != {} else 5):
+        with pytest.raises((TypeError, ValueError)):
+            list(AnthropicDecoder().feed(_end(output_tokens_details=wrong)))
+
+
+@pytest.mark.parametrize(
+    "raw", ['{"a": NaN}', '{"a": [Infinity]}', '{"a": -Infinity}', '{"a": {"b": 1e999}}', '{"a": -1e999}']
+)
+def test_arguments_that_json_cannot_say_stay_raw(raw: str) -> None:
+    events, result = decode(wire(tool_use("f", raw, id="1")))
+    assert events[-1] == ToolCallReceived(0, "1", "f", raw)
+    assert result.tool_calls == (ToolCall("1", "f", raw),)
+    assert result.message is not None
+    assert result.message["content"][0]["input"] == {"INVALID_JSON": raw}
+
+
+@pytest.mark.parametrize("value", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
+def test_an_event_with_a_number_that_is_none_is_not_the_providers_format(value: bytes) -> None:
+    _, decoder = _bytes_decoder()
+    start = b'{"type":"content_block_start","index":0,"content_block":{"type":"odd","x":%b}}' % value
+    with pytest.raises(ValueError, match=r"finite|expected value|invalid number"):
+        list(decoder.feed(b"data: " + start + b"\n\n"))
+
+
+def test_calls_that_share_an_id_are_told_apart() -> None:
+    calls = [tool_use("f", {"a": number}, id=shared) for number, shared in enumerate(["1", "1", "1_2", "1"])]
+    events, result = decode(wire(*calls))
+    ids = ["1", "1_2", "1_2_2", "1_3"]
+    assert [call.call_id for call in result.tool_calls] == ids
+    assert [call.arguments for call in result.tool_calls] == [{"a": number} for number in range(4)]
+    assert result.message is not None
+    assert [block["id"] for block in result.message["content"]] == ids
+    for kind in (ToolCallStarted, ToolCallDelta, ToolCallReceived):
+        assert list(dict.fromkeys(event.call_id for event in events if isinstance(event, kind))) == ids
+    check_pairs([result.message, _answers(result)])
+
+
+@pytest.mark.parametrize("missing", [None, 5, "", ["x"]])
+def test_a_call_without_an_id_gets_one(missing: Any) -> None:
+    events: list[dict[str, Any]] = []
+    for index in range(2):
+        events += [_start(index, **_call(id=missing)), _stop(index)]
+    del events[2]["content_block"]["id"]
+    decoded, result = decode([*events, _end("tool_use"), {"type": "message_stop"}])
+    ids = ["toolu_missing_1", "toolu_missing_2"]
+    assert [call.call_id for call in result.tool_calls] == ids
+    assert [event.call_id for event in decoded if isinstance(event, ToolCallReceived)] == ids
+    assert result.message is not None
+    assert [block["id"] for block in result.message["content"]] == ids
+    check_pairs([result.message, _answers(result)])
+
+
+def test_a_tool_result_in_a_reply_is_dropped() -> None:
+    result = raw_block(
+        {"type": "tool_result", "tool_use_id": "zz", "content": "x"}, {"type": "text_delta", "text": "lost"}
+    )
+    events, reply = decode(wire(text("a"), result, text("b")))
+    assert events == decode(wire(text("a"), text("b")))[0]
+    assert reply.message is not None
+    assert [block["type"] for block in reply.message["content"]] == ["text", "text"]
+
+
+def test_nobody_can_change_what_was_decoded() -> None:
+    blocks = [
+        _call(input={"x": {"y": [1]}}),
+        {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"url": "u"}]},
+        {"type": "text", "text": "a", "citations": [{"at": [1]}]},
+    ]
+    usage = {"input_tokens": 1, "cache_creation": {"x": 1}}
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": {"usage": usage}}]
+    for index, block in enumerate(blocks):
+        events += [_start(index, **block), _piece(index, type="odd", more={"z": [1]}), _stop(index)]
+    events += [_end("tool_use"), {"type": "message_stop"}]
+    decoder = AnthropicDecoder()
+    decoded = [item for event in events for item in decoder.feed(event)]
+    (expected,) = copy.deepcopy(decoder.close())
+    _spoil(events)
+    for event in decoded:
+        _spoil(getattr(event, "arguments", None))
+    assert decoder.draft() == expected
+    for _ in range(2):
+        draft = decoder.draft()
+        assert draft == expected
+        _spoil(draft.tool_calls[0].arguments)
+        assert draft.message == expected.message, "a call and its block are apart"
+        _spoil(draft.message)
+        _spoil(draft.raw_usage)
+
+
+def _spoil(value: Any) -> None:
+    """Change whatever can be changed."""
+    if isinstance(value, dict):
+        for item in list(value.values()):
+            _spoil(item)
+        value["spoilt"] = True
+    elif isinstance(value, list):
+        for item in value:
+            _spoil(item)
+        value.append("spoilt")
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments", "sent"),
+    [
+        (None, {}, {}),
+        ("", {}, {}),
+        ('{"a": 1}', {"a": 1}, {"a": 1}),
+        ("x", "x", {"INVALID_JSON": "x"}),
+        ([1], "[1]", {"INVALID_JSON": "[1]"}),
+        (5, "5", {"INVALID_JSON": "5"}),
+        (False, "false", {"INVALID_JSON": "false"}),
+    ],
+)
+def test_a_whole_input_that_is_no_object_can_be_sent_again(given: Any, arguments: Any, sent: Any) -> None:
+    result = decode([_start(0, **_call(input=given)), _stop(0), _end("tool_use"), {"type": "message_stop"}])[1]
+    assert result.tool_calls[0].arguments == arguments
+    assert result.message is not None
+    assert result.message["content"][0]["input"] == sent
+
+
+def test_deltas_after_the_end_of_their_block_are_ignored() -> None:
+    late = [
+        _piece(0, type="input_json_delta", partial_json="}}}"),
+        _piece(0, type="text_delta", text="late"),
+        _piece(0, type="odd", x=1),
+        _piece(1, type="text_delta", text="late"),
+        _piece(1, type="citations_delta", citation={}),
+    ]
+    events = wire(tool_use("f", {"a": 1}, id="1"), text("5"))
+    expected = decode(events)
+    assert decode([*events[:-2], *late, *events[-2:]]) == expected
+    assert decode([*events[:-1], *late, *events[-1:]]) == expected
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "text", "text": "5"},
+        {"type": "thinking", "thinking": "hm", "signature": "s"},
+        _call(input={"a": 1}),
+        {"type": "server_tool_use", "id": "s", "name": "w", "input": {"a": 1}},
+    ],
+    ids=lambda block: block["type"],
+)
+def test_no_delta_changes_what_a_known_block_is(block: dict[str, Any]) -> None:
+    strange = dict.fromkeys(["id", "name", "text", "thinking", "input", "signature", "caller", "tool_use_id"], "evil")
+    deltas = [
+        _piece(0, **{**strange, "type": "odd"}),
+        _piece(0, **{**{key: [1] for key in strange}, "type": "odd", "new": 1}),
+        *([_piece(0, type="text_delta", text="evil")] if block["type"] != "text" else []),
+        *([_piece(0, type="thinking_delta", thinking="evil")] if block["type"] != "thinking" else []),
+        *([_piece(0, type="signature_delta", signature="evil")] if block["type"] != "thinking" else []),
+        *([_piece(0, type="citations_delta", citation={})] if block["type"] != "text" else []),
+        *([_piece(0, type="input_json_delta", partial_json="{")] if "input" not in block else []),
+    ]
+    decoder = AnthropicDecoder()
+    for event in [_start(0, **block), *deltas, _stop(0), _start(1, type="text", text="x"), {"type": "message_stop"}]:
+        list(decoder.feed(event))
+    message = decoder.draft().message
+    assert message is not None
+    assert message["content"][0] == {**block, "new": 1}
+
+
+def test_an_unknown_block_keeps_what_it_is_too() -> None:
+    start = {"type": "odd", "id": "1", "name": "n", "text": "a", "level": 1}
+    block = raw_block(
+        start, {"type": "odd_delta", "id": "2", "name": "m", "text": [1], "level": "high"}, {"type": "d", "text": "b"}
+    )
+    assert content_of(block) == [{**start, "text": "ab"}]
+
+
+_STRANGE = st.sampled_from(
+    [None, 0, -1, 1.5, True, "", "x", '{"a":', [], [1], {}, {"a": [1]}, float("nan"), float("inf"), "tool_result"]
+)
+_SOURCE = [
+    *(event for events in _DRAFTED for event in events),
+    _start(0, **_call(caller={"type": "code", "tool_id": "srv_1"})),
+    _start(1, **_call(input={"a": [1]})),
+    _start(2, type="tool_result", tool_use_id="1", content="x"),
+    _piece(0, type="odd_delta", id="x", text="y", list=[1], caller="z"),
+    _piece(1, type="citations_delta", citation={"a": 1}),
+    _piece(0, type="text_delta", text="more"),
+    {"type": "message_start", "message": {"content": [_call()], "usage": {"output_tokens_details": {}}}},
+    _end("max_tokens", output_tokens_details={"thinking_tokens": 3}),
+]
+
+
+def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [found for key, item in items for found in ((*place, key), *_places(item, (*place, key)))]
+
+
+@st.composite
+def _mutated(draw: st.DrawFn) -> dict[str, Any]:
+    event = copy.deepcopy(draw(st.sampled_from(_SOURCE)))
+    for _ in range(draw(st.integers(0, 2))):
+        places = _places(event)
+        if not places:
+            break
+        *path, key = draw(st.sampled_from(places))
+        target = event
+        for part in path:
+            target = target[part]
+        if draw(st.booleans()) or isinstance(target, list):
+            target[key] = copy.deepcopy(draw(_STRANGE))
+        else:
+            del target[key]
+    if "index" in event and draw(st.booleans()):
+        event["index"] = draw(st.integers(0, 2))
+    return event
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(_mutated(), max_size=12))
+def test_whatever_was_fed_makes_a_draft(events: list[dict[str, Any]]) -> None:
+    decoder = AnthropicDecoder()
+    said = ""
+    for event in events:
+        with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError, ProviderError):
+            said += "".join(item.text for item in decoder.feed(event) if isinstance(item, TextDelta))
+        draft = decoder.draft()
+        assert sorted(draft.text) == sorted(said), "blocks may be interleaved, but nothing is lost"
+        json.dumps([draft.message, draft.raw_usage, dict(draft.carry)], allow_nan=False)
+        if draft.message is not None:
+            check_pairs([draft.message, _answers(draft)])
+            assert [block["id"] for block in draft.message["content"] if block["type"] == "tool_use"] == [
+                call.call_id for call in draft.tool_calls
+            ]
+
+
+def _answers(reply: StepResult) -> dict[str, Any]:
+    content = [{"type": "tool_result", "tool_use_id": call.call_id} for call in reply.tool_calls]
+    return {"role": "user", "content": content}

@@ -50,7 +50,7 @@ def test_the_schema_is_sent_to_claude_as_it_is() -> None:
 
 
 def test_claude_gets_all_fields() -> None:
-    fields = {"cache_control": {"type": "ephemeral"}, "strict": True, "type": "custom"}
+    fields: dict[str, Any] = {"cache_control": {"type": "ephemeral"}, "strict": True, "type": "custom"}
     assert declared("input_schema", **fields) == {
         "name": "mail", "description": "Write.", "input_schema": SCHEMA, **fields,
     }  # fmt: skip
@@ -90,9 +90,10 @@ def test_gemini_gets_the_fields_it_knows() -> None:
 
 
 @pytest.mark.parametrize("key", ["parametersJsonSchema", "parameters_json_schema", "parameters"])
-def test_parameters_of_the_callers_own_stand_for_the_schema(key: str) -> None:
+def test_parameters_of_the_callers_own_stand_for_the_schema(key: Any) -> None:
+    fields: dict[str, Any] = {key: {"type": "object"}}
     recursive = {"type": "object", "properties": {"next": {"$ref": "#"}}}
-    result = declared("functionDeclarations", schema=recursive, **{key: {"type": "object"}})
+    result = declared("functionDeclarations", schema=recursive, **fields)
     alias = "parameters" if key == "parameters" else "parametersJsonSchema"
     assert result == {"name": "mail", "description": "Write.", alias: {"type": "object"}}
 

@@ -551,7 +551,7 @@ POINT = {"title": "Point", **objects(x={"type": "number"}, y={"type": "number", 
 
 
 def test_simple_parameters() -> None:
-    def f(
+    def f(  # type: ignore[no-untyped-def]
         a: str,
         b: Optional[str] = None,  # noqa: UP045
         c: int | str | None = None,
@@ -560,7 +560,7 @@ def test_simple_parameters() -> None:
         g: Annotated[int, Field(gt=0, lt=10, multiple_of=2)] = 2,
         h: Annotated[float, Field(gt=0)] = 1.0,
         i: Any = None,
-        j=None,  # type: ignore[no-untyped-def]
+        j=None,
         k: bool = True,
         n: None = None,
     ) -> None:
@@ -746,7 +746,9 @@ def schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-SCHEMAS = st.recursive(st.booleans() | st.just({}) | schemas(st.booleans()), schemas, max_leaves=8)
+SCHEMAS: st.SearchStrategy[Any] = st.recursive(
+    st.booleans() | st.just({}) | schemas(st.booleans()), schemas, max_leaves=8
+)
 
 
 @given(st.dictionaries(NAMES, SCHEMAS, max_size=3), SCHEMAS, SCHEMAS, SCHEMAS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import example, given
@@ -111,6 +112,14 @@ def test_no_data_no_event(nothing: bytes) -> None:
 
 def test_an_empty_piece_changes_nothing() -> None:
     assert _decode(b"", b"data: a\r", b"", b"\n", b"", b"\r\n", b"data: b\r\n\r\n") == [b"a", b"b"]
+
+
+def test_a_long_line_in_many_pieces_takes_linear_time() -> None:
+    """Joining what has arrived with every piece took 27 s for 10 MB."""
+    line = b"data: " + b"x" * 8_000_000
+    began = time.thread_time()
+    assert _decode(*(line[at : at + 700] for at in range(0, len(line), 700)), b"\n\n") == [line[6:]]
+    assert time.thread_time() - began < 2
 
 
 def test_only_the_three_line_endings_end_a_line() -> None:

@@ -456,10 +456,6 @@ BAD: dict[str, tuple[Any, str]] = {
         [interaction("", "x", uri="https://example.com/a")],
         r"POST example.com/a is not supported yet",
     ),
-    "gemini": (
-        [interaction("", "x", uri="https://g.example/v1beta/models/m:streamGenerateContent?alt=sse")],
-        r"requests to gemini \(g.example\), which is not supported yet; supported: anthropic",
-    ),
     "vertex": ([interaction("", "x", uri="https://v.example/v1/models/m:streamRawPredict")], r"requests to vertex"),
     "bedrock": ([interaction("", "x", uri="https://b.example/model/m/converse-stream")], r"requests to bedrock"),
 }
