@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 from reactivex import Observable
-from rxloop.adapters.declarations import declare, names_for
 
 from rxloop.adapters.base import Adapter
+from rxloop.adapters.declarations import declare, names_for
 from rxloop.adapters.gemini_decoder import GeminiBytesDecoder, GeminiDecoder
 from rxloop.adapters.gemini_errors import classify
 from rxloop.adapters.names import NameMap
@@ -265,6 +265,9 @@ async def _as_mappings(stream: Any) -> AsyncIterator[Mapping[str, Any]]:
 
 
 def _as_mapping(response: Any) -> Mapping[str, Any]:
+    plain = _plain_text(response)
+    if plain is not None:
+        return plain
     chunk: dict[str, Any] = response.model_dump(mode="json", by_alias=True, exclude_none=True)
     for candidate in chunk.get("candidates") or ():
         for part in (candidate.get("content") or {}).get("parts") or ():
@@ -277,6 +280,38 @@ def _as_mapping(response: Any) -> Mapping[str, Any]:
 
 
 _BASE64 = str.maketrans("-_", "+/")
+
+
+def _plain_text(response: Any) -> Mapping[str, Any] | None:
+    """
+    The short way for what most chunks are: one piece of text and nothing else that matters.
+
+    The details of the usage come with the end of the reply, which goes the long way.
+    """
+    candidates = response.candidates
+    if not candidates or len(candidates) != 1:
+        return None
+    content = candidates[0].content
+    parts = content.parts if content is not None and candidates[0].finish_reason is None else None
+    if not parts or len(parts) != 1 or parts[0].model_fields_set != _ONLY_TEXT:
+        return None
+    chunk: dict[str, Any] = {"candidates": [{"content": {"parts": [{"text": parts[0].text}]}}]}
+    usage = response.usage_metadata
+    if usage is not None:
+        counts = {key: getattr(usage, name, None) for name, key in _COUNTS}
+        chunk["usageMetadata"] = {key: count for key, count in counts.items() if count is not None}
+    return chunk
+
+
+_ONLY_TEXT = {"text"}
+_COUNTS = (
+    ("prompt_token_count", "promptTokenCount"),
+    ("candidates_token_count", "candidatesTokenCount"),
+    ("total_token_count", "totalTokenCount"),
+    ("thoughts_token_count", "thoughtsTokenCount"),
+    ("cached_content_token_count", "cachedContentTokenCount"),
+    ("tool_use_prompt_token_count", "toolUsePromptTokenCount"),
+)
 
 
 def check_pairs(contents: Conversation) -> None:

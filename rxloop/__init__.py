@@ -1,5 +1,6 @@
 """An LLM agent's turn as one ReactiveX pipeline."""
 
+from rxloop.adapters.base import Adapter
 from rxloop.breaker import TOOL_PERMANENTLY_FAILED, Breaker
 from rxloop.channel import Channel, iterate
 from rxloop.errors import (
@@ -53,6 +54,7 @@ __version__ = "0.1.0"
 
 __all__ = (
     "TOOL_PERMANENTLY_FAILED",
+    "Adapter",
     "AuthenticationError",
     "Breaker",
     "BufferOverflowError",

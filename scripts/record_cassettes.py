@@ -157,9 +157,7 @@ async def record_gemini_parallel_tools(server: GeminiServer, turn: Callable[...,
         usage={"promptTokenCount": 102, "candidatesTokenCount": 18},
         vertex=True,
     )
-    server.reply(
-        gemini.text(ANSWER, 24), usage={"promptTokenCount": 188, "candidatesTokenCount": 97}, vertex=True
-    )
+    server.reply(gemini.text(ANSWER, 24), usage={"promptTokenCount": 188, "candidatesTokenCount": 97}, vertex=True)
     await turn("Can I ring my sister in Wellington, and does she need an umbrella?", [local_time, weather]).result()
 
 

@@ -17,7 +17,7 @@ from rxloop import operators
 ROOT = Path(__file__).parent.parent
 
 PUBLIC = """
-    TOOL_PERMANENTLY_FAILED AuthenticationError Breaker BufferOverflowError CancellationToken CapReached Channel
+Adapter     TOOL_PERMANENTLY_FAILED AuthenticationError Breaker BufferOverflowError CancellationToken CapReached Channel
     ConfigurationError ConnectionFailedError ContextOverflowError ContextReclaimed FinishReason InvalidRequestError
     Limits MalformedResponseError MalformedRetried ModelNotFoundError OverloadedError Partial PermissionDeniedError
     ProviderError RateLimitedError ReasoningDelta Renewal RetryPolicy RetryScheduled RxLoopError ServerError

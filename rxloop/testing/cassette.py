@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 from rxloop.errors import ConfigurationError
 from rxloop.testing.files import read_text
@@ -27,15 +27,21 @@ _RESPONSE_HEADERS = (
     "retry-after-ms",
     "x-amzn-errortype",
 )
-_SECRET_QUERY = (
-    "access_token",
-    "api_key",
-    "key",
-    "token",
-    "X-Amz-Credential",
-    "X-Amz-Security-Token",
-    "X-Amz-Signature",
-)
+_SECRETS = frozenset(
+    (
+        "access_token", "api_key", "assertion", "auth", "auth_token", "authorization", "authorization_token",
+        "aws_secret_access_key", "bearer_token", "client_secret", "credential", "id_token", "passwd", "password",
+        "private_key", "refresh_token", "secret", "secret_access_key", "secret_key", "session_token", "token", "user_id",
+        "x_api_key",
+    )
+)  # fmt: skip
+"""Names of secrets in a body, in lower case and with underscores."""
+
+_SECRET_QUERY = _SECRETS | {"code", "key", "sig", "signature", "subscription_key"}
+_SECRET_QUERY_PREFIXES = ("x_amz_", "x_goog_")
+_ADDRESSES = ("server_url", "uri", "url")
+_STRING_FIELD = re.compile(r'"(?P<name>[\w-]{1,40})"(?P<colon>\s*:\s*)"(?P<value>(?:[^"\\]|\\.)+)"')
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # what is a digest already stays: vcrpy filters a request more than once
 _ID = re.compile(
     r"\b(?P<kind>msg|req|toolu|srvtoolu|mcptoolu|container|file|msgbatch)_(?!x{4})(?P<rest>[A-Za-z0-9]{16,})"
@@ -123,9 +129,10 @@ def vcr_config(*, base_url: str | None = None) -> dict[str, Any]:
     Options for ``vcr.VCR(...)``, ``use_cassette(...)`` or pytest-recording that record without secrets.
 
     Of the headers only those are written that a replay needs, so no credential, cookie or account is among them.
-    Credentials in a query, and accounts and projects in an address, are replaced. The provider's own identifiers
-    become digests of themselves, the same in a reply and in the request that answers it. Nothing depends on the
-    machine, so that recording the same again makes no difference.
+    Credentials in an address, and accounts and projects in its path, are replaced, and so are the strings of a JSON
+    body whose names are those of secrets, such as ``authorization_token``, ``api_key`` or ``user_id``. The provider's
+    own identifiers become digests of themselves, the same in a reply and in the request that answers it. Nothing
+    depends on the machine, so that recording the same again makes no difference.
 
     Args:
         base_url: written in place of the scheme and host that were asked, for recordings from a server of your own.
@@ -133,15 +140,19 @@ def vcr_config(*, base_url: str | None = None) -> dict[str, Any]:
     target = None if base_url is None else urlsplit(base_url)
 
     def before_record_request(request: Any) -> Any:
-        address = urlsplit(request.uri)
+        address = urlsplit(_public(request.uri))
         if target is not None:
-            address = address._replace(scheme=target.scheme, netloc=target.netloc)
+            address = address._replace(scheme=target.scheme, netloc=target.netloc.rpartition("@")[2])
         address = address._replace(path=_ACCOUNT_PATH.sub(r"/\1/recorded", address.path))
         request.uri = address.geturl()
         request.headers = {
             name.lower(): _first(value) for name, value in request.headers.items() if name.lower() in _REQUEST_HEADERS
         }
-        request.body = _scrubbed(request.body)
+        body = _scrubbed(request.body)
+        if "x-www-form-urlencoded" in request.headers.get("content-type", ""):
+            # as a request for a token is
+            body = _public_query(body.decode()).encode() if isinstance(body, bytes) else body
+        request.body = body
         return request
 
     def before_record_response(response: dict[str, Any]) -> dict[str, Any]:
@@ -156,7 +167,6 @@ def vcr_config(*, base_url: str | None = None) -> dict[str, Any]:
         "before_record_request": before_record_request,
         "before_record_response": before_record_response,
         "decode_compressed_response": True,
-        "filter_query_parameters": [(name, "recorded") for name in _SECRET_QUERY],
     }
 
 
@@ -282,7 +292,46 @@ def _scrubbed(body: Any) -> Any:
         except UnicodeDecodeError:
             # framed and checksummed; its identifiers stay
             return body
-    return _ID.sub(_digest, body) if isinstance(body, str) else body
+    if not isinstance(body, str):
+        return body
+    return _ID.sub(_digest, _STRING_FIELD.sub(_public_field, body))
+
+
+def _public_field(found: re.Match[str]) -> str:
+    """A string of a JSON body, without a secret; all but the string stays as it was written."""
+    name = found["name"]
+    if _plain_name(name) in _SECRETS:
+        return f'"{name}"{found["colon"]}"recorded"'
+    if name not in _ADDRESSES:
+        return found[0]
+    try:
+        address = json.loads(f'"{found["value"]}"')
+        public = _public(address)
+    except ValueError:
+        return found[0]
+    return found[0] if public == address else f'"{name}"{found["colon"]}{json.dumps(public, ensure_ascii=False)}'
+
+
+def _public(address: str) -> str:
+    """An address without what opens it."""
+    parts = urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query=_public_query(parts.query)).geturl()
+
+
+def _public_query(query: str) -> str:
+    return "&".join(
+        f"{name}=recorded" if equals and value and _is_secret_query(name) else f"{name}{equals}{value}"
+        for name, equals, value in (part.partition("=") for part in query.split("&"))
+    )
+
+
+def _is_secret_query(name: str) -> bool:
+    plain = _plain_name(unquote_plus(name))
+    return plain in _SECRET_QUERY or plain.startswith(_SECRET_QUERY_PREFIXES)
+
+
+def _plain_name(name: str) -> str:
+    return _CAMEL.sub("_", name).replace("-", "_").lower()
 
 
 def _digest(found: re.Match[str]) -> str:
