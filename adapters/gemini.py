@@ -258,7 +258,7 @@ async def _as_mappings(stream: Any) -> AsyncIterator[Mapping[str, Any]]:
             yield _as_mapping(response)
     except Exception as error:
         # the SDK leaves the response of an error inside a stream to the garbage collector
-        reply = getattr(getattr(error, "response", None), "response_stream", None)
+        reply: Any = getattr(getattr(error, "response", None), "response_stream", None)
         if hasattr(reply, "aclose"):
             await reply.aclose()
         raise
