@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from reactivex import Observable
 
@@ -174,6 +174,8 @@ class GeminiAdapter(Adapter):
             tools.append({"functionDeclarations": declared})
         if tools:
             request["tools"] = tools
+            if "toolConfig" in request:
+                request["toolConfig"] = _with_aliases(request["toolConfig"], names)
         else:
             request.pop("toolConfig", None)
         return request
@@ -214,13 +216,17 @@ class GeminiAdapter(Adapter):
     @asynccontextmanager
     async def _public_events(self, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Mapping[str, Any]]]:
         """The SDK's own events, as the API's JSON again: where its bytes cannot be had."""
+        from google.genai import types
+
+        config: dict[str, Any] = {
+            "automatic_function_calling": {"disable": True},
+            "http_options": {"extra_body": dict(body), "retry_options": {"attempts": 1}},
+        }
+        if "automatic_continuation" in types.GenerateContentConfig.model_fields:
+            # it would send further requests by itself
+            config["automatic_continuation"] = False
         stream = await self.client.aio.models.generate_content_stream(
-            model=self.model,
-            contents=" ",
-            config={
-                "automatic_function_calling": {"disable": True},
-                "http_options": {"extra_body": dict(body), "retry_options": {"attempts": 1}},
-            },
+            model=self.model, contents=" ", config=cast(Any, config)
         )
         async with contextlib.aclosing(stream):
             yield _as_mappings(stream)
@@ -364,6 +370,14 @@ def _prompt_parts(prompt: Any) -> list[Any]:
     if not parts or not all(isinstance(part, Mapping) and part for part in parts):
         raise ConfigurationError(f"prompt must be non-empty text or parts, but got {prompt!r:.200}")
     return parts
+
+
+def _with_aliases(tool_config: Mapping[str, Any], names: NameMap) -> Mapping[str, Any]:
+    calling = tool_config.get("functionCallingConfig") or {}
+    if not calling.get("allowedFunctionNames"):
+        return tool_config
+    allowed = [names.alias(name) for name in calling["allowedFunctionNames"]]
+    return {**tool_config, "functionCallingConfig": {**calling, "allowedFunctionNames": allowed}}
 
 
 def _response(call: Mapping[str, Any], result: ToolResult) -> dict[str, Any]:

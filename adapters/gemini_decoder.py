@@ -25,6 +25,7 @@ __all__ = ("GeminiBytesDecoder", "GeminiDecoder", "usage_from")
 FINISH_REASONS: Mapping[str, FinishReason] = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
+    "CONTINUATION": "length",
     "SAFETY": "content-filter",
     "RECITATION": "content-filter",
     "LANGUAGE": "content-filter",
@@ -108,6 +109,9 @@ class GeminiDecoder:
         if not candidates:
             return self._without_candidate(chunk)
         candidate = candidates[0]
+        if candidate.get("index"):
+            # of several answers the first is the turn's
+            return ()
         reason = candidate.get("finishReason")
         if reason is not None:
             self._reason = reason
@@ -141,7 +145,7 @@ class GeminiDecoder:
 
     def draft(self) -> StepResult:
         """What has arrived so far; of an unfinished reply only what may be resent."""
-        self._settle()
+        self._join()
         calls = tuple(
             ToolCall(call.call_id, self._name(str(call.part["functionCall"].get("name"))), call.arguments())
             for call in self._calls
@@ -172,19 +176,21 @@ class GeminiDecoder:
 
     def _plain(self, text: str) -> TextDelta:
         """The part that most chunks consist of."""
-        parts = self._parts
-        if not (self._pieces and parts and not parts[-1].get("thought")):
-            self._settle()
-            parts.append({"text": ""})
+        if not self._pieces:
+            self._parts.append({"text": ""})
         self._pieces.append(text)
         self._text.append(text)
         return TextDelta(self._step, text)
 
-    def _settle(self) -> None:
-        """Join what arrived of the last text part."""
+    def _join(self) -> None:
+        """Put what arrived of the last text part into it."""
         if self._pieces:
-            self._parts[-1]["text"] += "".join(self._pieces)
-            self._pieces.clear()
+            self._parts[-1]["text"] = "".join(self._pieces)
+
+    def _settle(self) -> None:
+        """End the last text part."""
+        self._join()
+        self._pieces.clear()
 
     def _part(self, part: Mapping[str, Any], events: list[Any]) -> None:
         text = part.get("text")
@@ -194,11 +200,12 @@ class GeminiDecoder:
         if "functionCall" in part:
             self._function_call(part, events)
             return
-        self._settle()
-        if not part:
+        if not text and part.keys() <= {"text", "thought"}:
+            # as replies end with, and the API does not take back
             return
+        self._settle()
         last = self._parts[-1] if self._parts else None
-        if text and part.keys() == {"text", "thought"} and last is not None and last.keys() == {"text", "thought"}:
+        if text and last is not None and last.keys() == part.keys() == {"text", "thought"}:
             # thoughts come in pieces; a signed part is never joined with another
             last["text"] += text
         else:
@@ -211,11 +218,14 @@ class GeminiDecoder:
                 events.append(TextDelta(self._step, text))
 
     def _function_call(self, part: Mapping[str, Any], events: list[Any]) -> None:
-        self._settle()
         call = part["functionCall"]
         current = self._calls[-1] if self._calls and self._calls[-1].open else None
+        if not call and current is None:
+            # the end of a call that has ended already
+            return
+        self._settle()
         if current is not None and not call.get("name"):
-            self._piece(current, call)
+            self._piece(current, part)
         else:
             if current is not None:
                 # the next call begins although the last was never said to end
@@ -229,18 +239,20 @@ class GeminiDecoder:
             events.append(ToolCallStarted(self._step, current.call_id, self._name(str(call.get("name")))))
             if "partialArgs" in call or "willContinue" in call:
                 current.open = True
-                self._piece(current, call)
+                self._piece(current, part)
         if not current.open:
             events.append(self._announced(current))
 
-    def _piece(self, call: _Call, piece: Mapping[str, Any]) -> None:
+    def _piece(self, call: _Call, part: Mapping[str, Any]) -> None:
         """
         A piece of a call's arguments, in the order in which they come.
 
         Source: https://cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling#streaming-fc
         """
-        function = call.part["functionCall"]
-        args = function.setdefault("args", {})
+        piece = part["functionCall"]
+        # a signature may come late
+        call.part.update({key: value for key, value in part.items() if key != "functionCall"})
+        args = call.part["functionCall"].setdefault("args", {})
         for argument in piece.get("partialArgs") or ():
             _set(args, argument["jsonPath"], argument)
         # the last piece says nothing any more

@@ -294,6 +294,17 @@ def event_from_dict(data: Mapping[str, Any]) -> TurnEvent:
     return cls(**values)
 
 
+def misfit_of(data: Mapping[str, Any]) -> str | None:
+    """The field of a known event's JSON form that is not of its type, if there is one; a missing field is none."""
+    cls = _CLASSES.get(str(data.get("type")))
+    for name, fits in _SHAPES[cls] if cls is not None else ():
+        # a later version may know more reasons
+        later = name == "finish_reason" and isinstance(data.get(name), str)
+        if name in data and not later and not fits(data[name]):
+            return name
+    return None
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import vcr
 
 from rxloop import Turn
 from rxloop.adapters.anthropic import AnthropicAdapter
-from rxloop.testing import ReplayedTurn, read_cassette, replay, vcr_config
+from rxloop.testing import Interaction, ReplayedTurn, read_cassette, replay, vcr_config
 from tests.providers.anthropic import AnthropicServer, text, tool_use
+from tests.providers.http import Reply
 
 ROOT = Path(__file__).parents[1]
 CASSETTES = sorted((ROOT / "cassettes").rglob("*.yaml"))
@@ -127,4 +129,69 @@ def test_addresses_are_recorded_without_accounts_and_keys(tmp_path: Path) -> Non
         with vcr.VCR(**vcr_config()).use_cassette(path, record_mode="all"), httpx2.Client(trust_env=False) as client:
             client.post(f"{server.url}/v1/projects/my-project/models/m?key=hush&alt=sse", json={})
     (interaction,) = read_cassette(path)
-    assert interaction.uri.endswith("/v1/projects/recorded/models/m?alt=sse&key=recorded")
+    assert interaction.uri.endswith("/v1/projects/recorded/models/m?key=recorded&alt=sse")
+
+
+_QUERY = (
+    "key", "Key", "token", "api_key", "apiKey", "API-KEY", "access_token", "sig", "Signature", "code",
+    "subscription-key", "Subscription-Key", "X-Goog-Signature", "x-goog-credential", "X-Amz-Signature", "x-amz-date",
+    "X-Amz-Security-Token", "authorization", "password", "Secret", "client_secret",
+)  # fmt: skip
+
+
+def _recorded(path: Path, send: Callable[[httpx2.Client, str], object], reply: bytes | None = None) -> Interaction:
+    with AnthropicServer() as server:
+        if reply is None:
+            server.reply(text("hi"))
+        else:
+            server.script(Reply(200, {"content-type": "application/json"}, [reply]))
+        with vcr.VCR(**vcr_config()).use_cassette(path, record_mode="all"), httpx2.Client(trust_env=False) as client:
+            send(client, server.url.removeprefix("http://"))
+    assert "hush" not in path.read_text("utf-8")
+    (interaction,) = read_cassette(path)
+    return interaction
+
+
+def test_an_address_is_recorded_without_what_opens_it(tmp_path: Path) -> None:
+    query = "&".join(f"{name}=hush%2F{place}" for place, name in enumerate(_QUERY))
+
+    def send(client: httpx2.Client, host: str) -> None:
+        client.post(f"http://user:hush@{host}/v1/messages?{query}&alt=sse&key=&monkey=1&keys", json={})
+
+    uri = _recorded(tmp_path / "turn.yaml", send).uri
+    assert "@" not in uri
+    assert uri.partition("?")[2] == "&".join(f"{name}=recorded" for name in _QUERY) + "&alt=sse&key=&monkey=1&keys"
+
+
+def test_a_body_is_recorded_without_secrets(tmp_path: Path) -> None:
+    names = ["authorization_token", "api_key", "apiKey", "access_token", "user_id", "password", "Secret", "token"]
+    secrets = dict.fromkeys(names, 'hush "quoted" \\ \n')
+    body = {
+        "messages": [{"role": "user", "content": 'say "token": no'}],
+        "max_tokens": 5,
+        "mcp_servers": [{"url": "https://user:hush@mcp.example/a?b=c&api_key=hush&d=é", "deep": [{"er": secrets}]}],
+        "tools": [{"input_schema": {"properties": {"token": {"type": "string"}, "password": {"type": "string"}}}}],
+        "token": 5,
+        "api_key": None,
+        "secret": "",
+        "url": "not an address ]",
+    }
+    expected = json.loads(json.dumps(body))
+    expected["mcp_servers"][0] = {
+        "url": "https://mcp.example/a?b=c&api_key=recorded&d=é",
+        "deep": [{"er": dict.fromkeys(names, "recorded")}],
+    }
+    reply = json.dumps({"access_token": "hush", "expires_in": 5}).encode()
+    interaction = _recorded(
+        tmp_path / "turn.yaml", lambda client, host: client.post(f"http://{host}/v1/messages", json=body), reply
+    )
+    assert json.loads(interaction.request_body) == expected
+    assert interaction.body == b'{"access_token": "recorded", "expires_in": 5}', "all else is as it was written"
+
+
+def test_a_form_is_recorded_without_secrets(tmp_path: Path) -> None:
+    form = {"grant_type": "jwt", "assertion": "hush", "client_secret": "hush"}
+    interaction = _recorded(
+        tmp_path / "turn.yaml", lambda client, host: client.post(f"http://{host}/token", data=form), b"{}"
+    )
+    assert interaction.request_body == b"grant_type=jwt&assertion=recorded&client_secret=recorded"

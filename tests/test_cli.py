@@ -183,8 +183,10 @@ class TestGenerate:
             (["hi", "--max-steps", "0"], "max_steps must be a whole number >= 1, but got 0"),
             (["hi", "--max-tokens", "0"], "max_tokens must be a whole number >= 1, but got 0"),
             (["hi", "--model", ""], "model must be a non-empty string"),
-            (["hi", "--provider", "vertex"], "the provider vertex is not available in this version: use anthropic"),
-            (["hi", "--provider", "google-ai"], "the provider google-ai is not available in this version"),
+            (
+                ["hi", "--provider", "sagemaker"],
+                "the provider sagemaker is not available in this version: use anthropic",
+            ),
             (["hi", "--provider", "acme"], "'acme'"),
             (["hi", "there"], "there"),
             (["hi", "--shout"], "--shout"),
@@ -275,10 +277,10 @@ class TestReplay:
         one_line(err, str(path), said)
 
     def test_another_provider(self, run: Run, tmp_path: Path) -> None:
-        path = write(tmp_path / "g.yaml", interaction("", "x", uri="https://g.example/v1/models/m:generateContent"))
+        path = write(tmp_path / "g.yaml", interaction("", "x", uri="https://b.example/model/m/converse-stream"))
         status, _, err = run("replay", str(path))
         assert status == 2
-        one_line(err, "requests to gemini (g.example), which is not supported yet; supported: anthropic")
+        one_line(err, "requests to bedrock (b.example), which is not supported yet; supported: anthropic, google")
 
     def test_no_file_and_a_bad_speed(self, run: Run) -> None:
         assert run("replay")[0] == 2

@@ -38,12 +38,16 @@ async def adapter_for(provider: Provider, model: str | None, max_tokens: int) ->
         from rxloop.adapters.anthropic import AnthropicAdapter
 
         async with _anthropic_client() as client:
-            yield AnthropicAdapter(client, model=model or "claude-sonnet-5-5", max_tokens=max_tokens)
-    elif provider is Provider.google_ai or (provider is Provider.vertex and (model or "gemini").startswith("gemini")):
+            yield AnthropicAdapter(client, model="claude-sonnet-5-5" if model is None else model, max_tokens=max_tokens)
+    elif provider is Provider.google_ai or (
+        provider is Provider.vertex and ("gemini" if model is None else model).startswith("gemini")
+    ):
         from rxloop.adapters.gemini import GeminiAdapter
 
         async with _google_client(vertex=provider is Provider.vertex) as client:
-            yield GeminiAdapter(client, model=model or "gemini-3.8-flash", max_output_tokens=max_tokens)
+            yield GeminiAdapter(
+                client, model="gemini-3.8-flash" if model is None else model, max_output_tokens=max_tokens
+            )
     elif provider is Provider.vertex:
         raise ConfigurationError(f"the model {model} on vertex is not available in this version: use a gemini model")
     else:

@@ -31,8 +31,8 @@ _SECRETS = frozenset(
     (
         "access_token", "api_key", "assertion", "auth", "auth_token", "authorization", "authorization_token",
         "aws_secret_access_key", "bearer_token", "client_secret", "credential", "id_token", "passwd", "password",
-        "private_key", "refresh_token", "secret", "secret_access_key", "secret_key", "session_token", "token", "user_id",
-        "x_api_key",
+        "private_key", "refresh_token", "secret", "secret_access_key", "secret_key", "session_token", "token",
+        "user_id", "x_api_key",
     )
 )  # fmt: skip
 """Names of secrets in a body, in lower case and with underscores."""
@@ -40,7 +40,7 @@ _SECRETS = frozenset(
 _SECRET_QUERY = _SECRETS | {"code", "key", "sig", "signature", "subscription_key"}
 _SECRET_QUERY_PREFIXES = ("x_amz_", "x_goog_")
 _ADDRESSES = ("server_url", "uri", "url")
-_STRING_FIELD = re.compile(r'"(?P<name>[\w-]{1,40})"(?P<colon>\s*:\s*)"(?P<value>(?:[^"\\]|\\.)+)"')
+_STRING_FIELD = re.compile(r'"(?P<name>[\w-]{1,40})"(?P<colon>\s*:\s*)"(?P<value>(?!")[^"\\]*(?:\\.[^"\\]*)*)"')
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # what is a digest already stays: vcrpy filters a request more than once
 _ID = re.compile(
@@ -151,7 +151,7 @@ def vcr_config(*, base_url: str | None = None) -> dict[str, Any]:
         body = _scrubbed(request.body)
         if "x-www-form-urlencoded" in request.headers.get("content-type", ""):
             # as a request for a token is
-            body = _public_query(body.decode()).encode() if isinstance(body, bytes) else body
+            body = _public_query(body.decode("latin-1")).encode("latin-1") if isinstance(body, bytes) else body
         request.body = body
         return request
 
@@ -315,7 +315,8 @@ def _public_field(found: re.Match[str]) -> str:
 def _public(address: str) -> str:
     """An address without what opens it."""
     parts = urlsplit(address)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query=_public_query(parts.query)).geturl()
+    public = parts._replace(netloc=parts.netloc.rpartition("@")[2], query=_public_query(parts.query))
+    return address if public == parts else public.geturl()
 
 
 def _public_query(query: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,11 +135,8 @@ def replay(
     for path in map(Path, paths):
         for index, (provider, steps) in enumerate(_recorded_turns(path)):
             turn_id = f"{path.stem}_{index}"
-            try:
-                turn = ReplayedTurn(path, provider, steps, tool_seconds=tool_seconds, stop=stop, turn_id=turn_id)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{path}: {error}") from error
-            turns.append(turn)
+            with _naming(path, steps[0].attempts[0]):
+                turns.append(ReplayedTurn(path, provider, steps, tool_seconds=tool_seconds, stop=stop, turn_id=turn_id))
     return turns
 
 
@@ -150,26 +148,38 @@ def _recorded_turns(path: Path) -> list[tuple[Recordings, list[RecordedStep]]]:
         if provider is None:
             others.append(_named(path, interaction))
             continue
-        try:
+        with _naming(path, interaction):
             request = provider.request(interaction)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{path}, interaction {interaction.index}: {error}") from error
-        reply = provider.reply(interaction)
-        fits = [turn.fit(provider, request) for turn in turns]
-        best = max(fits, default=0)
-        if best:
-            # of several that fit as well, the one that grew last
-            grown = turns.pop(len(fits) - 1 - fits[::-1].index(best))
-            grown.grow(request, interaction, reply)
-            turns.append(grown)
-        else:
-            turns.append(_Growing(provider, request, interaction, reply))
+            reply = provider.reply(interaction)
+            fits = [turn.fit(provider, request) for turn in turns]
+            best = max(fits, default=0)
+            if best:
+                # of several that fit as well, the one that grew last
+                grown = turns.pop(len(fits) - 1 - fits[::-1].index(best))
+                grown.grow(request, interaction, reply)
+                turns.append(grown)
+            else:
+                turns.append(_Growing(provider, request, interaction, reply))
     if not turns:
         raise ConfigurationError(
             f"{path} has no request that can be replayed: {', '.join(dict.fromkeys(others))} is not supported yet; "
             f"supported: {', '.join(item.provider for item in PROVIDERS)}"
         )
     return [(turn.provider, turn.steps) for turn in sorted(turns, key=_began)]
+
+
+@contextlib.contextmanager
+def _naming(path: Path, interaction: Interaction) -> Iterator[None]:
+    """Say of what is wrong with a recording where it is."""
+    where = f"{path}, interaction {interaction.index}"
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{where}: it does not have the provider's format: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _named(path: Path, interaction: Interaction) -> str:

@@ -38,16 +38,17 @@ class AnthropicRecordings:
         """
         try:
             body = json.loads(interaction.request_body)
-        except ValueError:
+        except (RecursionError, ValueError):
             body = None
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body.get("model"):
             raise ConfigurationError(
                 "its request body must be a JSON object with model and messages; recorded without one, "
                 "it cannot be replayed"
             )
+        _check(body)
         betas = interaction.request_headers.get("anthropic-beta", "")
         return RecordedRequest(
-            model=str(body["model"]),
+            model=body["model"],
             messages=body["messages"],
             system=body.get("system"),
             tools=[_declaration(tool) for tool in body.get("tools") or ()],
@@ -143,6 +144,31 @@ def _media_type(interaction: Interaction) -> str:
 def _content_type(body: bytes) -> str:
     """What a response is that was recorded without saying so."""
     return "application/json" if body.lstrip()[:1] in (b"{", b"[") else "text/event-stream"
+
+
+def _check(body: Mapping[str, Any]) -> None:
+    """Refuse what the API would not have taken: a turn cannot be made of it."""
+    if not isinstance(body["model"], str):
+        raise ConfigurationError(f"model must be a string, but got {body['model']!r:.100}")
+    for message in body["messages"]:
+        if not isinstance(message, dict) or not _is_content(message.get("content")):
+            raise ConfigurationError(
+                f"messages must be objects whose content is text or a list of blocks, but got {message!r:.100}"
+            )
+    if not _is_content(body.get("system")):
+        raise ConfigurationError(f"system must be text or a list of blocks, but got {body['system']!r:.100}")
+    tools = body.get("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise ConfigurationError(f"tools must be a list, but got {tools!r:.100}")
+    for tool in tools or ():
+        if not isinstance(tool, dict) or not isinstance(tool.get("input_schema") or {}, dict):
+            raise ConfigurationError(f"tools must be objects with an object as input_schema, but got {tool!r:.100}")
+
+
+def _is_content(content: Any) -> bool:
+    if isinstance(content, list):
+        return all(isinstance(block, dict) for block in content)
+    return content is None or isinstance(content, str)
 
 
 def _declaration(tool: Mapping[str, Any]) -> ToolDeclaration | Mapping[str, Any]:

@@ -13,10 +13,14 @@ from reactivex.disposable import Disposable, SerialDisposable
 from rxloop.clock import scheduler_for
 from rxloop.demand import current_demand
 from rxloop.errors import ConfigurationError
-from rxloop.events import TurnEvent, event_from_dict
+from rxloop.events import TurnEvent, event_from_dict, misfit_of
 from rxloop.testing.files import read_text
 
 __all__ = ("play_tape",)
+
+_LATEST = 1e15
+_LONGEST = 1e9
+"""The most seconds that pass between two events: timers take no more than some decades."""
 
 
 def play_tape(
@@ -31,7 +35,7 @@ def play_tape(
         a--------------b----c|
 
     A line may have a ``time`` in seconds; the first time is the start. An event of a type that this version does not
-    know comes as an `UnknownEvent`. The file is read at the call; every subscription plays it from the start. Disposing
+    know comes as an `UnknownEvent`, but a field that is not of its type is refused. The file is read at the call; every subscription plays it from the start. Disposing
     cancels the wait. A consumer that lags pauses the tape.
 
     Args:
@@ -70,7 +74,7 @@ def play_tape(
                     delay, event = events[position]
                     if speed and delay and not waited:
                         timers = scheduler_for(scheduler, scheduler_)
-                        timer.disposable = timers.schedule_relative(delay / speed, on_time)
+                        timer.disposable = timers.schedule_relative(min(delay / speed, _LONGEST), on_time)
                         return
                     waited = False
                     position += 1
@@ -103,11 +107,22 @@ def _events(path: str | os.PathLike[str]) -> list[tuple[float, TurnEvent]]:
             data = json.loads(line)
         except ValueError:
             raise ConfigurationError(f"{shown}, line {number}: it must be one JSON object, but is not JSON") from None
+        except RecursionError:
+            raise ConfigurationError(f"{shown}, line {number}: it is nested too deeply") from None
         if not isinstance(data, Mapping) or not isinstance(data.get("type"), str):
             raise ConfigurationError(f"{shown}, line {number}: it must be an event, an object with a type")
+        misfit = misfit_of(data)
+        if misfit is not None:
+            raise ConfigurationError(
+                f"{shown}, line {number}: {misfit} of a {data['type']} must not be {data[misfit]!r:.100}"
+            )
         moment = data.get("time")
         delay = 0.0
-        if isinstance(moment, (int, float)) and not isinstance(moment, bool):
+        if moment is not None:
+            if isinstance(moment, bool) or not isinstance(moment, (int, float)) or not abs(moment) < _LATEST:
+                raise ConfigurationError(
+                    f"{shown}, line {number}: time must be a number of seconds, but got {moment!r:.100}"
+                )
             delay = max(0.0, moment - clock) if clock is not None else 0.0
             clock = moment
         events.append((delay, event_from_dict(data)))

@@ -461,7 +461,46 @@ BAD: dict[str, tuple[Any, str]] = {
 }
 
 
+_ASKED = {"role": "user", "content": "hello"}
+MALFORMED: dict[str, dict[str, Any]] = {
+    "tools is a number": {"tools": 5},
+    "tools is true": {"tools": True},
+    "tools is an object": {"tools": {"name": "f"}},
+    "a tool is a number": {"tools": [5]},
+    "a tool is null": {"tools": [None]},
+    "a tool is text": {"tools": ["f"]},
+    "a schema is a list": {"tools": [{"name": "f", "input_schema": [1]}]},
+    "a schema is text": {"tools": [{"name": "f", "input_schema": "x"}]},
+    "a message is text": {"messages": ["hello"]},
+    "a message is null": {"messages": [_ASKED, None]},
+    "a message is a list": {"messages": [[_ASKED]]},
+    "a content is a number": {"messages": [{"role": "user", "content": 5}]},
+    "a content is an object": {"messages": [{"role": "user", "content": {"type": "text"}}]},
+    "a block is text": {"messages": [{"role": "user", "content": ["hello"]}]},
+    "the system is a number": {"system": 5},
+    "a system block is text": {"system": ["x"]},
+    "the model is a list": {"model": ["m"]},
+    "a field of the adapter's": {"client": 5},
+    "a field of Python's": {"self": 5},
+}
+
+
 class TestBadInput:
+    @pytest.mark.parametrize("place", [0, 1])
+    @pytest.mark.parametrize("case", MALFORMED)
+    def test_a_request_that_is_malformed_is_named(self, path: Path, case: str, place: int) -> None:
+        good = {"model": "m", "max_tokens": 5, "messages": [_ASKED]}
+        requests = [good] * place + [{**good, **MALFORMED[case]}]
+        write(path, *(interaction(item, body(text("hi"))) for item in requests))
+        with pytest.raises(ConfigurationError, match=rf"interaction {place}: ") as caught:
+            replay(path)
+        assert str(path) in str(caught.value)
+
+    def test_a_request_that_is_nested_deeply_is_named(self, path: Path) -> None:
+        write(path, interaction('{"model": "m", "messages": ' + "[" * 100_000, body(text("hi"))))
+        with pytest.raises(ConfigurationError, match=r"interaction 0: its request body"):
+            replay(path)
+
     @pytest.mark.parametrize("case", BAD)
     def test_a_file_that_is_no_cassette_is_named(self, path: Path, case: str) -> None:
         content, said = BAD[case]

@@ -91,6 +91,17 @@ async def test_an_unknown_event_survives(path: Path) -> None:
         ('{"type": "text_delta"}\nnonsense\n', "line 2: it must be one JSON object, but is not JSON"),
         ("[1]\n", "line 1: it must be an event, an object with a type"),
         ('{"text": "a"}\n', "line 1: it must be an event, an object with a type"),
+        ('{"type": "text_delta", "step": "x", "text": "a"}\n', "line 1: step of a text_delta must not be 'x'"),
+        ('{"type": "text_delta", "step": 0, "text": 5}\n', "line 1: text of a text_delta must not be 5"),
+        ('{"type": "usage_updated", "usage": {"input_tokens": "x"}}\n', "line 1: usage of a usage_updated"),
+        ('{"type": "turn_finished", "tool_calls": 3}\n', "line 1: tool_calls of a turn_finished must not be 3"),
+        ('{"type": "x", "time": "5"}\n', "line 1: time must be a number of seconds, but got '5'"),
+        ('{"type": "x", "time": true}\n', "line 1: time must be a number of seconds, but got True"),
+        ('{"type": "x"}\n{"type": "x", "time": NaN}\n', "line 2: time must be a number of seconds, but got nan"),
+        ('{"type": "x", "time": 1e999}\n', "line 1: time must be a number of seconds, but got inf"),
+        (f'{{"type": "x", "time": {"9" * 400}}}\n', "line 1: time must be a number of seconds"),
+        ("[" * 100_000, "line 1: it is nested too deeply"),
+        ('{"type": "x", "a": ' + "[" * 100_000, "line 1: it is nested too deeply"),
     ],
 )
 def test_a_file_that_is_no_tape_is_named(tmp_path: Path, content: str, said: str) -> None:
@@ -98,6 +109,22 @@ def test_a_file_that_is_no_tape_is_named(tmp_path: Path, content: str, said: str
     path.write_text(content, "utf-8")
     with pytest.raises(ConfigurationError, match=said):
         play_tape(path)
+
+
+def test_what_a_later_version_may_say_is_no_mistake(tmp_path: Path) -> None:
+    lines = [
+        {"type": "text_delta", "step": 0},
+        {"type": "turn_finished", "finish_reason": "a_reason_of_the_future"},
+        {"type": "hologram", "step": "x", "time": None},
+    ]
+    results = TestScheduler().start(lambda: play_tape(write(tmp_path / "tape.jsonl", *lines)))
+    assert [message.value.value for message in results.messages[:-1]] == [UnknownEvent(line) for line in lines]
+
+
+def test_a_wait_is_never_longer_than_a_timer_takes(tmp_path: Path) -> None:
+    path = write(tmp_path / "tape.jsonl", {**A.to_dict(), "time": -9e14}, {**B.to_dict(), "time": 9e14})
+    results = TestScheduler().start(lambda: play_tape(path, speed=1e-300), disposed=2e9)
+    assert results.messages == [on_next(200, A), on_next(1e9 + 200, B), on_completed(1e9 + 200)]
 
 
 @pytest.mark.parametrize("speed", [-1, float("nan"), float("inf"), True, "fast"])
