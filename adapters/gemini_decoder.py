@@ -45,6 +45,7 @@ FINISH_REASONS: Mapping[str, FinishReason] = {
 """Source: https://ai.google.dev/api/generate-content#FinishReason"""
 
 _MALFORMED = ("MALFORMED_FUNCTION_CALL",)
+_COUNTS = frozenset(("promptTokenCount", "candidatesTokenCount", "totalTokenCount", "thoughtsTokenCount"))
 _PATH = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]")
 
 
@@ -91,7 +92,7 @@ class GeminiDecoder:
         self._calls: list[_Call] = []
         self._reason: str | None = None
         self._blocked: str | None = None
-        self._usage: dict[str, Any] = {}
+        self._usage: Mapping[str, Any] = {}
         self._whole = False
 
     def feed(self, chunk: Mapping[str, Any]) -> Iterable[Any]:
@@ -103,9 +104,9 @@ class GeminiDecoder:
         """
         candidates = chunk.get("candidates")
         usage = chunk.get("usageMetadata")
-        if usage:
-            # the counters are cumulative: the last figure wins, and one that is not told again stays
-            self._usage.update(usage)
+        if usage and not _COUNTS.isdisjoint(usage):
+            # the counters are cumulative: the last figures win
+            self._usage = usage
         if not candidates:
             return self._without_candidate(chunk)
         candidate = candidates[0]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 __all__ = ("main",)
+
+_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,14 +23,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows the program's name; the process's own by default.
     """
     try:
-        import rich  # noqa: F401
-        import typer  # noqa: F401
-    except ImportError:
-        sys.stderr.write('rxloop: the command line needs the cli extra: pip install "rxloop[anthropic,cli]"\n')
-        return 2
-    try:
-        from rxloop.cli.app import run
+        # Python imports the package itself before anything here can run: an interrupt meanwhile shows a traceback
+        with _importing(program=arguments is None):
+            try:
+                import rich  # noqa: F401
+                import typer  # noqa: F401
+            except ImportError:
+                sys.stderr.write('rxloop: the command line needs the cli extra: pip install "rxloop[anthropic,cli]"\n')
+                return 2
+            from rxloop.cli.app import run
 
         return run(arguments)
     except KeyboardInterrupt:
-        return 130
+        return _INTERRUPTED
+
+
+@contextlib.contextmanager
+def _importing(*, program: bool) -> Iterator[None]:
+    """
+    While a program of its own imports, an interrupt ends it at once.
+
+    An exception in the middle of somebody's import may be swallowed there, or come out as another.
+    """
+    if not program or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    try:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    except ValueError:
+        # not the main thread: nobody can interrupt it
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

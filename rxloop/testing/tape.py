@@ -35,8 +35,8 @@ def play_tape(
         a--------------b----c|
 
     A line may have a ``time`` in seconds; the first time is the start. An event of a type that this version does not
-    know comes as an `UnknownEvent`, but a field that is not of its type is refused. The file is read at the call; every subscription plays it from the start. Disposing
-    cancels the wait. A consumer that lags pauses the tape.
+    know comes as an `UnknownEvent`, but a field that is not of its type is refused. The file is read at the call;
+    every subscription plays it from the start. Disposing cancels the wait. A consumer that lags pauses the tape.
 
     Args:
         path: the JSON lines.
