@@ -108,11 +108,31 @@ class Adapter(ABC):
         """Close what the adapter opened itself; nothing by default."""
 
     def close(self) -> None:
-        """Close from synchronous code, after `rxloop.Turn.result_sync`: the adapter's event loop too."""
-        synchronous = self.__dict__.pop("_synchronous", None)
-        if synchronous is not None:
-            synchronous.runner.run(self.aclose())
-            synchronous.finalizer()
+        """
+        Close from synchronous code, after `rxloop.Turn.result_sync`: the adapter's event loop too.
+
+        Raises:
+            ConfigurationError: an event loop runs here, or a synchronous run on this adapter is not at its end.
+        """
+        synchronous: _Synchronous | None = self.__dict__.get("_synchronous")
+        if synchronous is None:
+            return
+        if _in_loop():
+            raise ConfigurationError("close() must not be called where an event loop runs: call it after the loop")
+        if not synchronous.lock.acquire(blocking=False):
+            raise ConfigurationError("close() must not be called while result_sync() runs: wait for its end")
+        try:
+            if not synchronous.closed:
+                # who waits for the lock takes another loop
+                synchronous.closed = True
+                del self.__dict__["_synchronous"]
+                try:
+                    synchronous.runner.run(self.aclose())
+                finally:
+                    if synchronous.finalizer is not None:
+                        synchronous.finalizer()
+        finally:
+            synchronous.lock.release()
 
     async def __aenter__(self) -> Self:
         """Leaving closes the adapter."""
@@ -146,19 +166,28 @@ class Adapter(ABC):
                 "result_sync() must not be called by a tool of a turn that runs by result_sync() on the same adapter: "
                 "make the tool async and await result(), or give it an adapter of its own"
             )
-        synchronous: _Synchronous = self.__dict__.setdefault("_synchronous", _Synchronous())
-        if synchronous.finalizer is None:
-            synchronous.finalizer = weakref.finalize(self, _close, synchronous.runner)
-        with synchronous.lock:
-            context = copy_context()
-            context.run(_running.set, {*_running.get(), id(self)})
-            return synchronous.runner.run(coroutine, context=context)
+        while True:
+            synchronous: _Synchronous = self.__dict__.setdefault("_synchronous", _Synchronous())
+            with synchronous.lock:
+                if synchronous.closed:
+                    continue
+                if synchronous.finalizer is None:
+                    synchronous.finalizer = weakref.finalize(self, _close, synchronous.runner)
+                context = copy_context()
+                context.run(_running.set, {*_running.get(), id(self)})
+                return synchronous.runner.run(coroutine, context=context)
 
 
-def _close(runner: asyncio.Runner) -> None:
+def _in_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        return False
+    return True
+
+
+def _close(runner: asyncio.Runner) -> None:
+    if not _in_loop():
         runner.close()
         return
     # an adapter may be dropped where another loop runs, and a thread can run but one
@@ -174,3 +203,4 @@ class _Synchronous:
         self.lock = threading.Lock()
         self.runner = asyncio.Runner()
         self.finalizer: Any = None
+        self.closed = False

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import traceback
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, cast
 
+from pydantic_core import ValidationError
 from reactivex import Observable
 
 from rxloop.adapters.base import Adapter
@@ -18,7 +21,7 @@ from rxloop.adapters.gemini_errors import classify
 from rxloop.adapters.names import NameMap
 from rxloop.adapters.pump import Wire, pump
 from rxloop.breaker import Breaker
-from rxloop.errors import ConfigurationError
+from rxloop.errors import ConfigurationError, MalformedResponseError
 from rxloop.steps import Conversation, Step, StepResult, ToolResult
 from rxloop.tools import ToolDeclaration
 
@@ -228,8 +231,9 @@ class GeminiAdapter(Adapter):
         stream = await self.client.aio.models.generate_content_stream(
             model=self.model, contents=" ", config=cast(Any, config)
         )
-        async with contextlib.aclosing(stream):
-            yield _as_mappings(stream)
+        chunks = _as_mappings(stream)
+        async with contextlib.aclosing(cast(Any, stream)), contextlib.aclosing(chunks):
+            yield chunks
 
 
 def _bytes_seam(client: Any) -> Callable[[str, dict[str, Any]], Any] | None:
@@ -258,16 +262,61 @@ def _bytes_seam(client: Any) -> Callable[[str, dict[str, Any]], Any] | None:
     return send_for_bytes
 
 
-async def _as_mappings(stream: Any) -> AsyncIterator[Mapping[str, Any]]:
+async def _as_mappings(stream: Any) -> AsyncGenerator[Mapping[str, Any], None]:
     try:
         async for response in stream:
             yield _as_mapping(response)
-    except Exception as error:
-        # the SDK leaves the response of an error inside a stream to the garbage collector
-        reply: Any = getattr(getattr(error, "response", None), "response_stream", None)
-        if hasattr(reply, "aclose"):
-            await reply.aclose()
+    except GeneratorExit:
+        await _leave(stream)
         raise
+    except Exception as error:
+        reply = getattr(error, "response", None) or _reply_of(error)
+        await _close_reply(reply)
+        if reply is not None and isinstance(error, _MODEL_ERRORS):
+            raise MalformedResponseError(
+                f"the reply does not have the provider's format: {type(error).__name__}", provider="google"
+            ) from error
+        raise
+
+
+_MODEL_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValidationError)
+
+
+async def _leave(stream: Any) -> None:
+    """
+    Close the reply of a stream that is left between two chunks.
+
+    The SDK does so when a read is cancelled, and when its generator is closed only once the garbage is collected.
+    """
+    while True:
+        reading = asyncio.ensure_future(anext(stream, None))
+        await asyncio.sleep(0)
+        if not reading.done():
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await reading
+            return
+        if reading.exception() is not None or reading.result() is None:
+            return
+
+
+def _reply_of(error: Exception) -> Any:
+    """The SDK's reply behind an error of its models: it is in the generator that the failing one reads from."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for source in frame.f_locals.values():
+            if inspect.isasyncgen(source) and source.ag_frame is not None:
+                for value in source.ag_frame.f_locals.values():
+                    if hasattr(value, "response_stream"):
+                        return value
+    return None
+
+
+async def _close_reply(reply: Any) -> None:
+    """Close the reply of an error inside a stream, which the SDK leaves to the garbage collector."""
+    for name in ("segment_iterator", "response_stream"):
+        part: Any = getattr(reply, name, None)
+        if hasattr(part, "aclose"):
+            await part.aclose()
 
 
 def _as_mapping(response: Any) -> Mapping[str, Any]:

@@ -36,6 +36,8 @@ FINISH_REASONS: Mapping[str, FinishReason] = {
     "IMAGE_SAFETY": "content-filter",
     "IMAGE_PROHIBITED_CONTENT": "content-filter",
     "IMAGE_RECITATION": "content-filter",
+    "ESCALATION": "content-filter",
+    "PUP_LIMITED_DISABLED": "content-filter",
     "MALFORMED_FUNCTION_CALL": "error",
     "UNEXPECTED_TOOL_CALL": "error",
     "TOO_MANY_TOOL_CALLS": "error",
@@ -308,7 +310,8 @@ class GeminiBytesDecoder:
             try:
                 chunk = from_json(data)
             except ValueError:
-                break
+                # whatever was in it, a finish reason before it does not make up for it
+                raise StreamInterruptedError("the reply ended in the middle of an event", provider="google") from None
             events += self._decoder.feed(chunk)
         if self._strays:
             events += self._document(b"\n".join(self._strays))

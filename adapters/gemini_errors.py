@@ -51,8 +51,9 @@ def error_of_body(body: Any, *, status: int | None = None, delay: float | None =
     if isinstance(body, list):
         # some endpoints wrap an error into an array
         body = body[0] if body else {}
-    error = body.get("error") if isinstance(body, Mapping) else None
-    details: Mapping[str, Any] = error if isinstance(error, Mapping) else {}
+    # what is no error document of the API's is a page or the words of something on the way
+    error = body.get("error", body) if isinstance(body, Mapping) else body
+    details: Mapping[str, Any] = error if isinstance(error, Mapping) else {"message": error}
     message = str(details.get("message") or details.get("status") or "the provider reported an error")
     if len(message) > _LONGEST:
         message = f"{message[:_LONGEST]}… ({len(message)} characters)"
@@ -83,8 +84,15 @@ def classify(error: Exception) -> Exception:
     classified = _classified(error)
     if classified is None:
         return error
-    classified.__cause__ = error
+    # a header's fault has the header in its text, and so the key: no traceback may show it
+    classified.__cause__ = None if _shows_a_header(error) else error
     return classified
+
+
+def _shows_a_header(error: Exception) -> bool:
+    if isinstance(error, UnicodeEncodeError):
+        return error.encoding == "ascii"
+    return type(error).__name__ == "LocalProtocolError" and "header" in str(error).lower()
 
 
 def _classified(error: Exception) -> RxLoopError | None:
@@ -92,18 +100,20 @@ def _classified(error: Exception) -> RxLoopError | None:
     from google.genai import errors
 
     if isinstance(error, errors.APIError):
-        details = error.details
-        body = details if isinstance(details, (Mapping, list)) and "error" in str(details) else {"error": details}
         headers = getattr(error.response, "headers", None) or {}
-        return error_of_body(
-            body, status=error.code if isinstance(error.code, int) else None, delay=retry_after(headers)
-        )
+        status = error.code if isinstance(error.code, int) and error.code >= 400 else None
+        return error_of_body(error.details, status=status, delay=retry_after(headers))
     if isinstance(error, errors.UnknownApiResponseError):
         return MalformedResponseError(f"the reply is not JSON: {error}"[:_LONGEST], provider=_PROVIDER)
     if isinstance(error, auth.TransportError):
         return ConnectionFailedError(f"no connection to the credentials' server: {error}", provider=_PROVIDER)
     if isinstance(error, auth.GoogleAuthError):
         return AuthenticationError(f"the credentials do not work: {error}", provider=_PROVIDER)
+    if _shows_a_header(error):
+        return ConfigurationError(
+            "the key or another header has characters that HTTP does not allow, such as a line end at its end",
+            provider=_PROVIDER,
+        )
     for name in ("httpx2", "httpx"):
         module = sys.modules.get(name)
         if module is None:

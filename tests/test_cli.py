@@ -200,6 +200,72 @@ class TestGenerate:
         one_line(err.replace("PROMPT", "prompt"), said)
         assert server.messages == []
 
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["a\udcff"], "the prompt must be text in UTF-8, but character 2 is none"),
+            (["hi", "--system", "\ud800"], "the system prompt must be text in UTF-8, but character 1 is none"),
+            (["hi", "--model", "\udcff"], "the model must be text in UTF-8, but character 1 is none"),
+        ],
+        ids=["prompt", "system", "model"],
+    )
+    def test_what_is_not_text(self, run: Run, server: AnthropicServer, arguments: list[str], said: str) -> None:
+        status, out, err = run("generate", *arguments)
+        assert (status, out) == (2, "")
+        one_line(err, said)
+        assert server.requests == []
+
+    @pytest.mark.parametrize("errors", ["strict", "surrogateescape", None])
+    def test_stdin_that_is_not_text(
+        self, run: Run, server: AnthropicServer, monkeypatch: pytest.MonkeyPatch, errors: str | None
+    ) -> None:
+        stdin = None if errors is None else io.TextIOWrapper(io.BytesIO(b"a\xff"), "utf-8", errors)
+        monkeypatch.setattr(sys, "stdin", stdin)
+        status, out, err = run("generate", "-")
+        assert (status, out) == (2, "")
+        one_line(
+            err, "there is no stdin" if errors is None else "the prompt", "" if errors is None else "must be text in"
+        )
+
+    @pytest.mark.parametrize("provider", ["anthropic", "google-ai"])
+    @pytest.mark.parametrize(
+        ("proxy", "said"),
+        [
+            ("foo://user:hush@proxy", "the proxy of HTTPS_PROXY cannot be used: Unknown scheme for proxy URL"),
+            ("http://user:hush/hush@proxy", "the proxy of HTTPS_PROXY cannot be used: it is not an address"),
+            ("http://user:hush@proxy:port", "the proxy of HTTPS_PROXY cannot be used: it is not an address"),
+        ],
+    )
+    def test_a_proxy_that_cannot_be_used(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, provider: str, proxy: str, said: str
+    ) -> None:
+        for name in ("ANTHROPIC_API_KEY", "GEMINI_API_KEY"):
+            monkeypatch.setenv(name, "test-key")
+        for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+        status, out, err = run("generate", "hi", "--provider", provider)
+        assert (status, out) == (2, "")
+        one_line(err, said)
+        assert "hush" not in err
+        assert "credentials" not in err
+
+    @pytest.mark.parametrize("provider", ["anthropic", "google-ai"])
+    @pytest.mark.parametrize("content", [None, "no certificate"])
+    def test_certificates_that_cannot_be_read(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: str, content: str | None
+    ) -> None:
+        for name in ("ANTHROPIC_API_KEY", "GEMINI_API_KEY"):
+            monkeypatch.setenv(name, "test-key")
+        path = tmp_path / "bundle.pem"
+        if content is not None:
+            path.write_text(content)
+        monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+        monkeypatch.setenv("SSL_CERT_FILE", str(path))
+        status, out, err = run("generate", "hi", "--provider", provider)
+        assert (status, out) == (2, "")
+        one_line(err, f"the certificates of SSL_CERT_FILE={path} cannot be read: ")
+
     def test_no_key(self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         for name in [name for name in os.environ if name.startswith("ANTHROPIC_")]:
             monkeypatch.delenv(name)
@@ -345,6 +411,16 @@ class TestProcess:
             out, err = process.communicate(timeout=30)
         assert (process.returncode, err) == (130, "")
         assert lines(out)[-1]["finish_reason"] == "aborted"
+
+    @pytest.mark.parametrize("name", ["typer", "rich"])
+    def test_an_interrupt_while_it_imports(self, tmp_path: Path, name: str) -> None:
+        """Also where the module would swallow it. Of the package itself Python imports some before anything runs."""
+        interrupted = "    os.kill(os.getpid(), signal.SIGINT)\n    for _ in range(9): pass\n"
+        (tmp_path / f"{name}.py").write_text(f"import os, signal\ntry:\n{interrupted}except BaseException: pass\n")
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+        with started("demo", "--no-delay", env=environment) as process:
+            out, err = process.communicate(timeout=30)
+        assert (process.returncode, out, err) == (130, "", "")
 
     def test_an_interrupt_ends_a_tape(self, tmp_path: Path) -> None:
         tape = tmp_path / "tape.jsonl"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gc
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -14,8 +17,10 @@ import reactivex
 import rxloop
 from rxloop.adapters import AnthropicAdapter
 from rxloop.adapters.anthropic_errors import classify
+from rxloop.adapters.base import Adapter
 from rxloop.demand import Demand, current_demand
-from tests.providers.anthropic import AnthropicServer, text, tool_use
+from tests.providers.anthropic import AnthropicServer, message, text, tool_use
+from tests.providers.http import Hold, Reply
 from tests.test_long_turn import CountingAdapter
 
 
@@ -68,6 +73,69 @@ def test_threads_take_turns(server: AnthropicServer, adapter: AnthropicAdapter) 
     for thread in threads:
         thread.join()
     assert texts == ["hi"] * 8
+
+
+@pytest.mark.filterwarnings("error")
+def test_it_is_not_closed_where_a_loop_runs(server: AnthropicServer, adapter: AnthropicAdapter) -> None:
+    async def close() -> None:
+        with pytest.raises(rxloop.ConfigurationError, match=r"close\(\) must not be called where an event loop runs"):
+            adapter.close()
+        gc.collect()
+
+    for word in ("one", "two"):
+        server.reply(text(word))
+        assert rxloop.Turn(adapter, "hello").result_sync().text == word
+        asyncio.run(close())
+    assert server.open_connections == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_it_is_not_closed_while_another_thread_runs(server: AnthropicServer, adapter: AnthropicAdapter) -> None:
+    server.script(Reply(200, {"content-type": "text/event-stream"}, [Hold("held"), *message(text("one"))]))
+    texts: list[str] = []
+    thread = threading.Thread(target=lambda: texts.append(rxloop.Turn(adapter, "hello").result_sync().text))
+    thread.start()
+    server.wait_held("held")
+    with pytest.raises(rxloop.ConfigurationError, match=r"close\(\) must not be called while result_sync\(\) runs"):
+        adapter.close()
+    gc.collect()
+    server.release("held")
+    thread.join()
+    server.reply(text("two"))
+    texts.append(rxloop.Turn(adapter, "hello").result_sync().text)
+    assert texts == ["one", "two"]
+    adapter.close()
+    adapter.close()
+
+
+def test_who_waits_while_it_is_closed_gets_another_loop(adapter: AnthropicAdapter) -> None:
+    """Closing and running side by side never meet in the loop that is being closed."""
+    outcomes: list[object] = []
+
+    async def work() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    def run() -> None:
+        for _ in range(100):
+            try:
+                outcomes.append(adapter.run_sync(work()))
+            except BaseException as error:
+                outcomes.append(error)
+
+    def close() -> None:
+        while any(thread.is_alive() for thread in threads):
+            with contextlib.suppress(rxloop.ConfigurationError):
+                Adapter.close(adapter)
+
+    adapter.aclose = work  # type: ignore[method-assign, assignment]
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    closing = threading.Thread(target=close)
+    for thread in (*threads, closing):
+        thread.start()
+    for thread in (*threads, closing):
+        thread.join()
+    assert outcomes == ["done"] * 400
 
 
 def test_the_callers_context_reaches_the_tools(server: AnthropicServer, adapter: AnthropicAdapter) -> None:

@@ -148,9 +148,11 @@ def generate(
     for name in names:
         if name not in TOOLS:
             raise ConfigurationError(f"there is no tool {name!r}: the tools are {', '.join(sorted(TOOLS))}")
-    asked = sys.stdin.read().rstrip("\n") if prompt == "-" else prompt
+    asked = _read_stdin() if prompt == "-" else prompt
     if not asked.strip():
         raise ConfigurationError("the prompt is empty: say what to ask")
+    for name, said in (("prompt", asked), ("system prompt", system or ""), ("model", model or "")):
+        _check_text(name, said)
 
     async def work(stop: asyncio.Event) -> int:
         async with adapter_for(provider, model, max_tokens) as adapter:
@@ -161,6 +163,25 @@ def generate(
                 return await _shown(turn, view)
 
     return _interruptible(work)
+
+
+def _read_stdin() -> str:
+    if sys.stdin is None:
+        raise ConfigurationError("there is no stdin to read the prompt from")
+    try:
+        return sys.stdin.read().rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"the prompt on stdin must be text in {error.encoding}") from error
+
+
+def _check_text(name: str, said: str) -> None:
+    try:
+        said.encode()
+    except UnicodeEncodeError as error:
+        # what is not text comes from the command line as halves of surrogate pairs
+        raise ConfigurationError(
+            f"the {name} must be text in UTF-8, but character {error.start + 1} is none"
+        ) from error
 
 
 @app.command()

@@ -32,7 +32,8 @@ async def adapter_for(provider: Provider, model: str | None, max_tokens: int) ->
     An adapter whose client is closed afterwards; credentials come from the environment.
 
     Raises:
-        ConfigurationError: there are none, the SDK is missing, or this version does not know the provider.
+        ConfigurationError: there are none, a proxy or the certificates cannot be used, the SDK is missing, or this
+            version does not know the provider.
     """
     if provider is Provider.anthropic:
         from rxloop.adapters.anthropic import AnthropicAdapter
@@ -64,15 +65,48 @@ async def _anthropic_client() -> AsyncIterator[Any]:
         raise ConfigurationError(
             'the provider anthropic needs its extra: pip install "rxloop[anthropic,cli]"'
         ) from error
+    _check_network()
     try:
         client = AsyncAnthropic(max_retries=0)
-    except (AnthropicError, ValueError) as error:
+    except AnthropicError as error:
         raise ConfigurationError(f"{_NO_KEY} (the SDK says: {error})") from error
+    except ValueError as error:
+        raise ConfigurationError(f"the anthropic SDK refuses its environment: {error}") from error
     known = any(getattr(client, name, None) for name in ("api_key", "auth_token", "credentials"))
     if not known and "ANTHROPIC_CUSTOM_HEADERS" not in os.environ:
         raise ConfigurationError(_NO_KEY)
     async with client:
         yield client
+
+
+def _check_network() -> None:
+    """
+    Find out what the environment says of proxies and certificates, before an SDK stumbles over it.
+
+    Raises:
+        ConfigurationError: no client can be made with it.
+    """
+    import httpx2
+
+    try:
+        httpx2.AsyncClient()
+    except OSError as error:
+        found = _set("SSL_CERT_FILE", "SSL_CERT_DIR")
+        if not found:
+            raise
+        named = ", ".join(f"{name}={os.environ[name]}" for name in found)
+        raise ConfigurationError(f"the certificates of {named} cannot be read: {error.strerror or error}") from error
+    except (ImportError, ValueError, httpx2.InvalidURL) as error:
+        found = _set("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+        if not found:
+            raise
+        # what is said of an address that cannot be read may quote a part of its password
+        said = "it is not an address" if isinstance(error, httpx2.InvalidURL) else str(error)
+        raise ConfigurationError(f"the proxy of {' or '.join(found)} cannot be used: {said}") from error
+
+
+def _set(*names: str) -> list[str]:
+    return [name for name in names if os.environ.get(name)]
 
 
 @contextlib.asynccontextmanager
@@ -85,6 +119,7 @@ async def _google_client(*, vertex: bool) -> AsyncIterator[Any]:
     project = os.environ.get("GOOGLE_CLOUD_PROJECT")
     if vertex and not project:
         raise ConfigurationError("vertex needs a project: set GOOGLE_CLOUD_PROJECT (GOOGLE_CLOUD_LOCATION: global)")
+    _check_network()
     try:
         if vertex:
             location = os.environ.get("GOOGLE_CLOUD_LOCATION", "global")
