@@ -92,6 +92,9 @@ def classify(error: Exception) -> Exception:
 def _shows_a_header(error: Exception) -> bool:
     if isinstance(error, UnicodeEncodeError):
         return error.encoding == "ascii"
+    if isinstance(error, ValueError) and "detected in headers" in str(error):
+        # aiohttp's words
+        return True
     return type(error).__name__ == "LocalProtocolError" and "header" in str(error).lower()
 
 
@@ -109,6 +112,8 @@ def _classified(error: Exception) -> RxLoopError | None:
         return ConnectionFailedError(f"no connection to the credentials' server: {error}", provider=_PROVIDER)
     if isinstance(error, auth.GoogleAuthError):
         return AuthenticationError(f"the credentials do not work: {error}", provider=_PROVIDER)
+    if isinstance(error, UnicodeDecodeError):
+        return StreamInterruptedError("the reply ended in the middle of a character", provider=_PROVIDER)
     if _shows_a_header(error):
         return ConfigurationError(
             "the key or another header has characters that HTTP does not allow, such as a line end at its end",
@@ -129,8 +134,18 @@ def _classified(error: Exception) -> RxLoopError | None:
         if isinstance(error, (module.HTTPError, module.StreamError)):
             return StreamInterruptedError(f"the connection broke: {type(error).__name__}: {error}", provider=_PROVIDER)
     aiohttp = sys.modules.get("aiohttp")
-    if aiohttp is not None and isinstance(error, aiohttp.ClientError):
-        return ConnectionFailedError(f"the connection broke: {type(error).__name__}: {error}", provider=_PROVIDER)
+    if aiohttp is None:
+        return None
+    if isinstance(error, TimeoutError):
+        return TimedOutError(
+            "the transport's own timeout ran out", clock="transport", provider=_PROVIDER, retryable=True
+        )
+    if isinstance(error, (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError)):
+        return ConfigurationError(f"the client's base_url must be an http or https address: {error}")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return ConnectionFailedError(f"no connection to the provider: {error}", provider=_PROVIDER)
+    if isinstance(error, aiohttp.ClientError):
+        return StreamInterruptedError(f"the connection broke: {type(error).__name__}: {error}", provider=_PROVIDER)
     return None
 
 

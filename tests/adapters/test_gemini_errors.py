@@ -507,6 +507,13 @@ def test_a_fault_of_the_program_stays_as_it_is(fault: Exception) -> None:
     assert classify(fault) is fault
 
 
+def test_a_reply_that_ends_within_a_character() -> None:
+    """What the SDK makes of it over aiohttp."""
+    with pytest.raises(UnicodeDecodeError) as caught:
+        b"\xc3".decode()
+    assert type(classify(caught.value)) is StreamInterruptedError
+
+
 @pytest.mark.parametrize("details", [None, [], {}, "text", {"error": None}, {"error": []}, {"error": {"details": "x"}}])
 def test_any_details_make_an_error(details: Any) -> None:
     found = classify(errors.APIError(503, {"error": {}}))
