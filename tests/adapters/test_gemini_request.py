@@ -652,7 +652,7 @@ def test_values_that_can_never_work(options: dict[str, Any], rule: str) -> None:
 
 
 def test_the_sdks_bytes_are_taken_only_where_they_can_be_relied_on() -> None:
-    from rxloop.adapters.gemini import _bytes_seam
+    from rxloop.adapters.gemini_sdk import bytes_seam
 
     class Api:
         def _use_aiohttp(self) -> bool:
@@ -678,10 +678,10 @@ def test_the_sdks_bytes_are_taken_only_where_they_can_be_relied_on() -> None:
         def __init__(self, api: Any) -> None:
             self._api_client = api
 
-    assert _bytes_seam(Holder(Api())) is not None
+    assert bytes_seam(Holder(Api())) is not None
     for api in (None, object(), OverAiohttp(), OtherOrder(), OlderSend()):
-        assert _bytes_seam(Holder(api)) is None
-    assert _bytes_seam(object()) is None
+        assert bytes_seam(Holder(api)) is None
+    assert bytes_seam(object()) is None
 
 
 @pytest.mark.asyncio
