@@ -58,12 +58,14 @@ class FrameDecoder:
         provider: the name that errors carry.
     """
 
-    __slots__ = ("_headings", "_provider", "_rest")
+    __slots__ = ("_headings", "_held", "_pieces", "_provider", "_wanted")
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
-        self._rest = b""
         self._headings: dict[bytes, Heading] = {}
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._wanted = 0
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """
@@ -72,9 +74,14 @@ class FrameDecoder:
         Raises:
             MalformedResponseError: a checksum is wrong, or a length cannot be, of the frame that follows.
         """
-        if self._rest:
-            data = self._rest + data
-            self._rest = b""
+        if self._held:
+            self._pieces.append(data)
+            self._held += len(data)
+            if self._held < self._wanted:
+                return
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            self._held = 0
         start, size = 0, len(data)
         while size - start >= _LEAST:
             length, headers_length, checksum = _PRELUDE.unpack_from(data, start)
@@ -82,6 +89,7 @@ class FrameDecoder:
             if end > size or length < headers_length + _LEAST:
                 # the rest is to come; with a wrong length it never would
                 self._check_prelude(data[start : start + 8], length, headers_length, checksum)
+                self._wanted = length
                 break
             headers_end = start + 12 + headers_length
             if crc32(data[start : end - 4]) != _CHECKSUM.unpack_from(data, end - 4)[0]:
@@ -93,7 +101,11 @@ class FrameDecoder:
                 heading = self._heading(block)
             yield heading, data[headers_end : end - 4]
             start = end
-        self._rest = data[start:] if start < size else b""
+        else:
+            self._wanted = _LEAST
+        if start < size:
+            self._pieces.append(data[start:])
+            self._held = size - start
 
     def close(self) -> None:
         """
@@ -102,9 +114,9 @@ class FrameDecoder:
         Raises:
             StreamInterruptedError: a frame is not whole.
         """
-        if self._rest:
+        if self._held:
             raise StreamInterruptedError(
-                f"the reply ended in the middle of a frame, after {len(self._rest)} of its bytes",
+                f"the reply ended in the middle of a frame, after {self._held} of its bytes",
                 provider=self._provider,
             )
 
