@@ -6,7 +6,6 @@ Source: https://platform.claude.com/docs/en/build-with-claude/streaming
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from pydantic_core import from_json
 
 from rxloop.adapters.anthropic_errors import error_of_type
 from rxloop.adapters.sse import SSEDecoder
+from rxloop.adapters.wire_values import copied, figure, mapping, merge, parsed_object, string, string_or_none
 from rxloop.errors import StreamInterruptedError
 from rxloop.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallReceived, ToolCallStarted
 from rxloop.steps import FinishReason, StepResult, ToolCall
@@ -48,8 +48,6 @@ _NOT_MERGED = ("caller", "id", "name", "signature", "tool_use_id", "type")
 _OWN_DELTAS = ("input", "text", "thinking")
 """What has deltas of its own, so that no other kind of delta may say it over."""
 
-_MOST = 2**63
-_DEEPEST = 250
 _FIGURES = (
     "cache_creation_input_tokens",
     "cache_read_input_tokens",
@@ -65,23 +63,23 @@ class _Block:
 
     def __init__(self, start: Mapping[str, Any]) -> None:
         data = _own(start, "content_block")
-        self.kind = _string(data, "type")
+        self.kind = string(data, "type")
         self.data = data
         self.pieces: list[str] = []
         self.input: list[str] = []
         self.closed = False
         if self.kind in ("text", "thinking"):
-            _string_or_none(data, self.kind)
+            string_or_none(data, self.kind)
             data[self.kind] = data.get(self.kind) or ""
         for key in ("id", "signature", _SERVER_RESULT):
             # the caller's side answers a call, so that it gets an id where it has none
             if key != "id" or self.kind != "tool_use":
-                _string_or_none(data, key)
-        _string_or_none(_mapping(data, "caller") or {}, "tool_id")
+                string_or_none(data, key)
+        string_or_none(mapping(data, "caller") or {}, "tool_id")
         if data.get("citations") is not None and not isinstance(data["citations"], list):
             raise TypeError(f"citations must be a list, but got {data['citations']!r:.100}")
         if self.kind in _CALLS:
-            _string(data, "name")
+            string(data, "name")
             given = data.get("input")
             if given is None:
                 data["input"] = {}
@@ -102,9 +100,9 @@ class _Block:
         """The block as it is resent; a copy."""
         if self.pieces:
             self.text()
-        content: dict[str, Any] = _copied(self.data)
+        content: dict[str, Any] = copied(self.data)
         if raw := "".join(self.input):
-            parsed = _parsed(raw)
+            parsed = parsed_object(raw)
             # the API takes nothing but an object back
             content["input"] = {"INVALID_JSON": raw} if parsed is None else parsed
         return content
@@ -112,10 +110,10 @@ class _Block:
     def call(self, name: Callable[[str], str]) -> ToolCall:
         arguments: dict[str, Any] | str
         if raw := "".join(self.input):
-            parsed = _parsed(raw)
+            parsed = parsed_object(raw)
             arguments = raw if parsed is None else parsed
         else:
-            arguments = _copied(self.data["input"])
+            arguments = copied(self.data["input"])
         return ToolCall(self.data["id"], name(self.data["name"]), arguments)
 
 
@@ -242,7 +240,7 @@ class AnthropicDecoder:
             usage=usage_from(self._usage),
             finish_reason=finish_reason,
             raw_stop_reason=self._stop_reason,
-            raw_usage=_copied(self._usage),
+            raw_usage=copied(self._usage),
             # a refused reply must not be sent again
             message={"role": "assistant", "content": content} if content and not refused else None,
             resume=resume and not calls,
@@ -250,7 +248,7 @@ class AnthropicDecoder:
         )
 
     def _message_start(self, message: Mapping[str, Any]) -> Iterable[Any]:
-        self._merge_usage(_mapping(message, "usage"))
+        self._merge_usage(mapping(message, "usage"))
         self._note(message)
         events: list[Any] = []
         # some replies of programmatic tool calling come whole
@@ -261,25 +259,25 @@ class AnthropicDecoder:
         return events
 
     def _message_delta(self, event: Mapping[str, Any]) -> None:
-        self._note(_mapping(event, "delta") or {})
-        self._merge_usage(_mapping(event, "usage"))
+        self._note(mapping(event, "delta") or {})
+        self._merge_usage(mapping(event, "usage"))
 
     def _note(self, message: Mapping[str, Any]) -> None:
-        stop_reason = _string_or_none(message, "stop_reason")
+        stop_reason = string_or_none(message, "stop_reason")
         if stop_reason is not None:
             self._stop_reason = stop_reason
         container = message.get("container")
         if isinstance(container, Mapping) and container.get("id"):
             # https://platform.claude.com/docs/en/agents-and-tools/tool-use/programmatic-tool-calling
-            self._carry["container"] = _string(container, "id")
+            self._carry["container"] = string(container, "id")
 
     def _merge_usage(self, usage: Mapping[str, Any] | None) -> None:
         if not usage:
             return
         usage = _own(usage, "usage")
         for key in _FIGURES:
-            _figure(usage, key)
-        _figure(_mapping(usage, "output_tokens_details") or {}, "thinking_tokens")
+            figure(usage, key)
+        figure(mapping(usage, "output_tokens_details") or {}, "thinking_tokens")
         # the counters are cumulative: the last figure wins, and an absent one changes nothing
         for key, value in usage.items():
             if value is not None or key not in self._usage:
@@ -328,12 +326,12 @@ class AnthropicDecoder:
                 if block.kind == "tool_use":
                     return (ToolCallDelta(self._step, block.data["id"], fragment),)
         elif kind == "thinking_delta" and block.kind == "thinking":
-            text = _string(delta, "thinking")
+            text = string(delta, "thinking")
             block.pieces.append(text)
             if text:
                 return (ReasoningDelta(self._step, text),)
         elif kind == "signature_delta":
-            signature = _string(delta, "signature")
+            signature = string(delta, "signature")
             if block.kind == "thinking" or not known:
                 block.data["signature"] = (block.data.get("signature") or "") + signature
         elif kind == "citations_delta":
@@ -341,9 +339,9 @@ class AnthropicDecoder:
             if block.kind == "text" or not known:
                 block.data["citations"] = [*(block.data.get("citations") or ()), citation]
         elif not known:
-            _merge(block.data, _own(delta, "delta"), _NOT_MERGED)
+            merge(block.data, _own(delta, "delta"), kept=_NOT_MERGED, whole=_OWN_DELTAS)
         elif kind not in ("text_delta", "thinking_delta"):
-            _merge(block.data, _own(delta, "delta"), (*_NOT_MERGED, *_OWN_DELTAS))
+            merge(block.data, _own(delta, "delta"), kept=(*_NOT_MERGED, *_OWN_DELTAS))
         return ()
 
     def _stop(self, index: int) -> None:
@@ -469,78 +467,9 @@ def usage_from(raw: Mapping[str, Any]) -> Usage:
     )
 
 
-def _parsed(raw: str) -> dict[str, Any] | None:
-    """The object that the text is, if it can be sent as JSON again: NaN and what overflows to infinity cannot."""
-    try:
-        value = from_json(raw, allow_inf_nan=False)
-        if not isinstance(value, dict):
-            return None
-        json.dumps(value, allow_nan=False)
-    except (RecursionError, ValueError):
-        return None
-    return value
-
-
-def _merge(data: dict[str, Any], delta: Mapping[str, Any], kept: tuple[str, ...]) -> None:
-    """Fold a delta of a kind that is not known into its block, so that it can be resent whole; types stay."""
-    for key, value in delta.items():
-        if key in kept:
-            continue
-        present = data.get(key)
-        if isinstance(present, str) and isinstance(value, str):
-            data[key] = present + value
-        elif isinstance(present, list) and isinstance(value, list):
-            data[key] = [*present, *value]
-        elif present is None or (type(present) is type(value) and key not in _OWN_DELTAS):
-            data[key] = value
-
-
-def _string(data: Mapping[str, Any], key: str) -> str:
-    value = data.get(key)
-    if not isinstance(value, str):
-        raise TypeError(f"{key} must be a string, but got {value!r:.100}")
-    return value
-
-
-def _string_or_none(data: Mapping[str, Any], key: str) -> str | None:
-    return None if data.get(key) is None else _string(data, key)
-
-
-def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
-    value = data.get(key)
-    if value is None or isinstance(value, Mapping):
-        return value
-    raise TypeError(f"{key} must be an object, but got {value!r:.100}")
-
-
-def _figure(usage: Mapping[str, Any], key: str) -> None:
-    value = usage.get(key)
-    if value is None:
-        return
-    if type(value) is not int:
-        raise TypeError(f"{key} must be a whole number, but got {value!r:.100}")
-    if not 0 <= value < _MOST:
-        raise ValueError(f"{key} must be >= 0 and below 2 ** 63, but got {value!r:.100}")
-
-
 def _own(data: Any, name: str) -> dict[str, Any]:
     """A copy of an object of an event."""
     if not isinstance(data, Mapping):
         raise TypeError(f"{name} must be an object, but got {data!r:.100}")
-    copied: dict[str, Any] = _copied(data)
-    return copied
-
-
-def _copied(value: Any, depth: int = 0) -> Any:
-    """A copy that shares nothing that could be changed, fit to be sent as JSON."""
-    if isinstance(value, str):
-        return value
-    if depth > _DEEPEST:
-        raise ValueError(f"a value must be nested at most {_DEEPEST} deep")
-    if isinstance(value, Mapping):
-        return {key: _copied(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_copied(item, depth + 1) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"a number must be finite, but got {value}")
-    return value
+    own: dict[str, Any] = copied(data)
+    return own
