@@ -1,0 +1,201 @@
+"""How boto3 is asked: for the bytes of an event stream where it has them, or for its public events."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from rxloop.adapters.blocking import read_on_thread
+from rxloop.errors import ConfigurationError
+
+__all__ = ("Reply", "call_for_stream", "default_client", "send_body")
+
+_CONNECTIONS = 256
+_READ_TIMEOUT = 600
+_CONNECT_TIMEOUT = 10
+_MOST_BYTES = 64 * 1024
+_MOST_EVENTS = 64
+
+_body: ContextVar[bytes | None] = ContextVar("rxloop_request_body", default=None)
+"""The body of the request that this context sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """
+    An open reply.
+
+    Args:
+        response: what the SDK's call returned.
+        chunks: the body's bytes as they arrive, or lists of the SDK's public events.
+        is_bytes: which of the two it is.
+    """
+
+    response: Mapping[str, Any]
+    chunks: AsyncIterator[Any]
+    is_bytes: bool
+
+
+def default_client(service: str) -> Any:
+    """
+    A client of rxloop's own: the turn owns the retries, and 256 connections are kept for as many turns at once.
+
+    It waits for at most 10 s for a connection and 600 s for each piece of a reply.
+
+    Raises:
+        ConfigurationError: the SDK is not installed, or there is no region.
+    """
+    try:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+    except ImportError as error:
+        raise ConfigurationError('the adapters for AWS need boto3: pip install "rxloop[aws]"') from error
+    config = Config(
+        connect_timeout=_CONNECT_TIMEOUT,
+        max_pool_connections=_CONNECTIONS,
+        read_timeout=_READ_TIMEOUT,
+        retries={"mode": "standard", "total_max_attempts": 1},
+        tcp_keepalive=True,
+    )
+    try:
+        # a session of its own: the default one is not safe among threads
+        return boto3.Session().client(service, config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigurationError(f"the client cannot be made: {error} (set AWS_DEFAULT_REGION)") from error
+
+
+def send_body(client: Any, service: str, operation: str) -> None:
+    """
+    Let the client send a body that `call_for_stream` is given, instead of what the SDK would make of keywords.
+
+    Every other use of the client stays as it is. The event is a public one of the SDK.
+
+    Source: https://boto3.amazonaws.com/v1/documentation/api/latest/guide/events.html
+    """
+    client.meta.events.register(f"before-call.{service}.{operation}", _put_body, unique_id="rxloop-body")
+
+
+def _put_body(params: dict[str, Any], **_: Any) -> None:
+    body = _body.get()
+    if body is not None:
+        params["body"] = body
+        params["headers"]["Content-Type"] = "application/json"
+
+
+def call_for_stream(
+    call: Callable[[], Mapping[str, Any]], member: str, *, body: bytes | None = None, as_bytes: bool = True
+) -> AbstractAsyncContextManager[Reply]:
+    """
+    Make a call on a thread, and read the event stream that it returns as it arrives.
+
+    Leaving the context ends the thread and the connection, whatever they wait for.
+
+    Args:
+        call: the SDK's call.
+        member: where its response has the stream.
+        body: sent instead of what the SDK makes of the call's keywords, after `send_body`.
+        as_bytes: whether the bytes are wanted, where they can be had.
+
+    Raises:
+        Exception: what the SDK or its transport raises.
+    """
+    return _reply(_EventStream(call, member, body, as_bytes))
+
+
+@asynccontextmanager
+async def _reply(source: _EventStream) -> AsyncIterator[Reply]:
+    async with read_on_thread(source, weigh=source.weigh, most=source.most) as pieces:
+        chunks = _joined(pieces) if source.is_bytes else pieces
+        yield Reply(source.response, chunks, source.is_bytes)
+
+
+async def _joined(pieces: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        yield piece[0] if len(piece) == 1 else b"".join(piece)
+
+
+class _EventStream:
+    """A call of the SDK whose response has an event stream."""
+
+    def __init__(self, call: Callable[[], Mapping[str, Any]], member: str, body: bytes | None, as_bytes: bool) -> None:
+        self._call = call
+        self._member = member
+        self._body = body
+        self._as_bytes = as_bytes
+        self._stream: Any = None
+        self._raw: Any = None
+        self.response: Mapping[str, Any] = {}
+        self.is_bytes = False
+        self.most = _MOST_BYTES
+
+    def weigh(self, item: Any) -> int:
+        """Bytes count as many as they are, an event as a share of what may be held."""
+        return len(item) if self.is_bytes else _MOST_BYTES // _MOST_EVENTS
+
+    def open(self) -> Iterator[Any]:
+        # the thread has a context of its own
+        _body.set(self._body)
+        self.response = self._call()
+        self._stream = self.response[self._member]
+        raw = _raw_stream(self._stream) if self._as_bytes else None
+        if raw is None:
+            return iter(self._stream)
+        self._raw = raw
+        self.is_bytes = True
+        chunks: Iterator[bytes] = raw.stream()
+        return chunks
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def interrupt(self, thread: int) -> None:
+        if self._raw is not None:
+            # not reached any more, or without a socket, as a recorded reply is
+            with suppress(AttributeError, OSError, RuntimeError, ValueError):
+                self._raw.shutdown()
+            return
+        waiting = _socket_of(thread)
+        if waiting is not None:
+            with suppress(OSError):
+                waiting.shutdown(socket.SHUT_RDWR)
+
+
+def _raw_stream(stream: Any) -> Any:
+    """
+    The HTTP response behind the SDK's event stream, or ``None`` where that cannot be relied on.
+
+    The SDK hands out no bytes, and its frames cost several times all the rest of an event. This relies on one private
+    attribute, which is checked here; without it the public events are taken.
+    """
+    raw = getattr(stream, "_raw_stream", None)
+    if callable(getattr(raw, "stream", None)) and callable(getattr(raw, "close", None)):
+        return raw
+    return None
+
+
+def _socket_of(thread: int) -> socket.socket | None:
+    """
+    The socket that a thread waits for in the SDK's transport, which hands it to nobody before there is a response.
+
+    It is what the innermost connection or socket file on the thread's stack has.
+    """
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        found = None
+        if isinstance(owner, http.client.HTTPConnection):
+            found = owner.sock
+        elif isinstance(owner, socket.SocketIO):
+            found = getattr(owner, "_sock", None)
+        if isinstance(found, socket.socket):
+            return found
+        frame = frame.f_back
+    return None
