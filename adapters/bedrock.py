@@ -1,0 +1,400 @@
+"""Any model on Amazon Bedrock, over the Converse API."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+from pydantic_core import to_json
+from reactivex import Observable
+
+from rxloop.adapters.aws_errors import classify
+from rxloop.adapters.aws_sdk import call_for_stream, default_client, send_body
+from rxloop.adapters.base import Adapter
+from rxloop.adapters.bedrock_decoder import PROVIDER, BedrockBytesDecoder, BedrockDecoder, is_providers_call
+from rxloop.adapters.declarations import declare, names_for
+from rxloop.adapters.names import NameMap
+from rxloop.adapters.pump import Wire, pump
+from rxloop.errors import ConfigurationError, describe
+from rxloop.steps import Conversation, Step, StepResult, ToolResult
+from rxloop.tools import ToolDeclaration
+
+__all__ = ("BedrockAdapter", "check_pairs")
+
+_SERVICE = "bedrock-runtime"
+_INFERENCE = {
+    "max_tokens": "maxTokens",
+    "maxTokens": "maxTokens",
+    "stop_sequences": "stopSequences",
+    "stopSequences": "stopSequences",
+    "temperature": "temperature",
+    "top_p": "topP",
+    "topP": "topP",
+}
+"""The fields that belong into ``inferenceConfig``.
+
+Source: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_InferenceConfiguration.html
+"""
+
+_CLIENTS_OWN = (
+    "api_key", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "config", "endpoint_url",
+    "profile_name", "region", "region_name", "verify",
+)  # fmt: skip
+"""What belongs to the client; in a request's body a key would be sent and recorded."""
+
+_RESULT_BLOCKS = {
+    "document": "source",
+    "image": "source",
+    "json": None,
+    "searchResult": "content",
+    "text": None,
+    "video": "source",
+}
+"""What a tool result may hold, and the field that tells it from a caller's own data.
+
+Source: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ToolResultContentBlock.html
+"""
+
+_CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NO_OUTPUT = "(no output)"
+_GONE = "Not available any more: do not call it."
+
+
+class BedrockAdapter(Adapter):
+    """
+    Any model on Amazon Bedrock, over ``ConverseStream``.
+
+    Every reply is read on a thread of its own, which ends with it; disposing ends both at once.
+
+    Args:
+        client: boto3's ``bedrock-runtime`` client, which stays the caller's to close and keeps its settings: its own
+            retries add to the turn's (``Config(retries={"total_max_attempts": 1})`` turns them off), and connections
+            above its ``max_pool_connections`` (10 unless it says otherwise) are not kept. By default one with the
+            credentials and the region that boto3 finds, which the adapter closes: without retries, for 256
+            connections.
+        model: the model's or the inference profile's identifier or ARN.
+        fields: any further field of the request by the API's name: ``inferenceConfig``, ``guardrailConfig``,
+            ``toolConfig`` with a ``toolChoice``, ``additionalModelRequestFields``, ``performanceConfig`` … The members
+            of ``inferenceConfig`` may stand alone: ``max_tokens``, ``temperature``, ``top_p``, ``stop_sequences``.
+
+    The request is the API's own JSON, so that the SDK need not know a field for it to be sent.
+
+    Raises:
+        ConfigurationError: boto3 is not installed, there is no region, the client is not one, or a value breaks its
+            rule.
+    """
+
+    provider: ClassVar[str] = PROVIDER
+
+    def __init__(self, client: Any = None, *, model: str, **fields: Any) -> None:
+        if not isinstance(model, str) or not model.strip():
+            raise ConfigurationError(f"model must be a model's identifier or ARN, but got {model!r}")
+        for reserved in ("messages", "modelId", "system", "tools"):
+            if reserved in fields:
+                raise ConfigurationError(f"{reserved!r} is the turn's to send: give it to Turn, not to the adapter")
+        for owned in _CLIENTS_OWN:
+            if owned in fields:
+                raise ConfigurationError(
+                    f"{owned!r} belongs to the client: "
+                    f'BedrockAdapter(boto3.client("bedrock-runtime", {owned}=…), model=…)'
+                )
+        self.model = model
+        self._fields = _body_fields(fields)
+        self._owns_client = client is None
+        self.client = default_client(_SERVICE) if client is None else client
+        if not hasattr(self.client, "converse_stream") or not hasattr(self.client, "meta"):
+            raise ConfigurationError(
+                f'client must be boto3.client("bedrock-runtime"), but got {type(self.client).__name__}'
+            )
+        send_body(self.client, _SERVICE, "ConverseStream")
+        self._as_bytes = True
+
+    async def aclose(self) -> None:
+        """Close the client, if the adapter made it."""
+        if self._owns_client:
+            self.client.close()
+
+    def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
+        """
+        The conversation with a user's message at its end.
+
+        Args:
+            conversation: messages of the API, oldest first.
+            prompt: text, or content blocks (``text``, ``image``, ``document``, ``cachePoint`` …); ``None`` adds
+                nothing. What the SDK takes as ``bytes`` may be that, or base64 as in the API.
+
+        Raises:
+            ConfigurationError: the prompt is empty, or a tool call has not exactly one result.
+        """
+        messages = _messages_of(conversation)
+        check_pairs(messages)
+        if prompt is None:
+            if not messages:
+                raise ConfigurationError("a turn needs a prompt or a conversation, but got neither")
+            return messages
+        return _with_user_content(messages, _prompt_blocks(prompt))
+
+    def append(
+        self, conversation: Conversation, result: StepResult, tool_results: Sequence[ToolResult]
+    ) -> list[Mapping[str, Any]]:
+        """The conversation with the reply and, in one user message, the results of all its calls."""
+        messages = list(conversation)
+        if result.message is None:
+            return messages
+        messages.append(result.message)
+        if tool_results:
+            messages.append({"role": "user", "content": [_result_block(item) for item in tool_results]})
+        return messages
+
+    def request(self, step: Step) -> dict[str, Any]:
+        """The request's body for a step, in the API's own JSON."""
+        return self._request(step, _names(step))
+
+    def _request(self, step: Step, names: NameMap) -> dict[str, Any]:
+        messages = [_with_accepted_ids(message) for message in step.conversation]
+        request: dict[str, Any] = {"messages": messages, **self._fields}
+        if step.system is not None:
+            request["system"] = _prompt_blocks(step.system, name="system")
+        tools = [
+            declare(item, names, "toolSpec") if isinstance(item, ToolDeclaration) else dict(item) for item in step.tools
+        ]
+        choice = (request.pop("toolConfig", None) or {}).get("toolChoice")
+        if not tools:
+            # a history with calls is refused without declarations, and a choice among none is an error
+            tools, choice = _declarations_of(messages), None
+        if tools:
+            request["toolConfig"] = {"tools": tools}
+            if choice is not None:
+                request["toolConfig"]["toolChoice"] = _with_alias(choice, names)
+        return request
+
+    def step(self, step: Step) -> Observable[Any]:
+        """One streamed request: events as they arrive, the `StepResult` last."""
+        return pump(lambda: self._connect(step), classify=_classify)
+
+    @asynccontextmanager
+    async def _connect(self, step: Step) -> AsyncIterator[Wire[Any]]:
+        names = _names(step)
+        step.draft = decoder = BedrockDecoder(step.index, names.name)
+        try:
+            body = to_json(self._request(step, names))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"a request must have a JSON form, but this one has none: {describe(error)}", provider=PROVIDER
+            ) from error
+        call = partial(self.client.converse_stream, modelId=self.model)
+        async with call_for_stream(call, "stream", body=body, as_bytes=self._as_bytes) as reply:
+            if reply.is_bytes:
+                yield Wire(reply.chunks, BedrockBytesDecoder(decoder))
+            else:
+                yield Wire(_one_by_one(reply.chunks), decoder)
+
+
+async def _one_by_one(lists: AsyncIterator[list[Any]]) -> AsyncIterator[Any]:
+    async for items in lists:
+        for item in items:
+            yield item
+
+
+def _classify(error: Exception) -> Exception:
+    return classify(error, PROVIDER)
+
+
+def check_pairs(messages: Conversation) -> None:
+    """
+    Check that every tool call has exactly one result, in the message that follows it.
+
+    Raises:
+        ConfigurationError: naming the call.
+
+    Source: https://docs.aws.amazon.com/bedrock/latest/userguide/tool-use-inference-call.html
+    """
+    open_calls: set[str] = set()
+    for message in (*messages, {}):
+        blocks = _blocks(message)
+        if message.get("role") != "assistant":
+            for result in _members(blocks, "toolResult"):
+                call_id = str(result.get("toolUseId"))
+                if call_id not in open_calls:
+                    raise ConfigurationError(
+                        f"every tool result must answer one call of the message before it, but {call_id!r} does not"
+                    )
+                open_calls.discard(call_id)
+        if open_calls:
+            raise ConfigurationError(
+                f"every tool call must have exactly one result in the next message, but "
+                f"{', '.join(map(repr, sorted(open_calls)))} has none"
+            )
+        open_calls = {str(call.get("toolUseId")) for call in _members(blocks, "toolUse") if not is_providers_call(call)}
+
+
+def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    content = message.get("content")
+    return [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+
+
+def _members(blocks: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+    return [block[kind] for block in blocks if isinstance(block.get(kind), Mapping)]
+
+
+def _names(step: Step) -> NameMap:
+    return names_for("toolSpec", (item.name for item in step.tools if isinstance(item, ToolDeclaration)))
+
+
+def _messages_of(conversation: Any) -> list[Mapping[str, Any]]:
+    if isinstance(conversation, (str, bytes, Mapping)) or not isinstance(conversation, Iterable):
+        raise ConfigurationError(f"conversation must be a list of messages, but got {conversation!r:.200}")
+    messages: list[Mapping[str, Any]] = []
+    for message in conversation:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if not isinstance(content, (str, list, tuple)) or message.get("role") not in ("user", "assistant"):
+            raise ConfigurationError(
+                f"a message must have a role, user or assistant, and content, text or a list, but got {message!r:.200}"
+            )
+        if isinstance(content, str):
+            content = [{"text": content}]
+        messages.append({**message, "content": _as_json(content)})
+    return messages
+
+
+def _prompt_blocks(prompt: Any, *, name: str = "prompt") -> list[Mapping[str, Any]]:
+    if isinstance(prompt, str):
+        blocks: list[Any] = [{"text": prompt}]
+    elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
+        blocks = [{"text": item} if isinstance(item, str) else item for item in prompt]
+    else:
+        blocks = [prompt]
+    if not blocks or not all(map(_is_content, blocks)):
+        raise ConfigurationError(f"{name} must be non-empty text or content blocks, but got {prompt!r:.200}")
+    checked: list[Mapping[str, Any]] = _as_json(blocks)
+    return checked
+
+
+def _is_content(block: Any) -> bool:
+    if not isinstance(block, Mapping) or not block:
+        return False
+    return "text" not in block or bool(str(block["text"] or "").strip())
+
+
+def _as_json(value: Any, name: str = "") -> Any:
+    """The same in the API's JSON, in which ``bytes`` are base64."""
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, str):
+        if name == "bytes":
+            _check_base64(value)
+        return value
+    if isinstance(value, Mapping):
+        return {key: _as_json(item, key) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in value]
+    return value
+
+
+def _check_base64(value: str) -> None:
+    try:
+        base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise ConfigurationError(f"bytes must be bytes or base64, but got {value!r:.100}") from error
+
+
+def _with_user_content(messages: list[Mapping[str, Any]], blocks: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages with the blocks at their end, in the last message if that is the user's already."""
+    if messages and messages[-1].get("role") == "user":
+        last = messages[-1]
+        return [*messages[:-1], {**last, "content": [*last["content"], *blocks]}]
+    return [*messages, {"role": "user", "content": blocks}]
+
+
+def _declarations_of(messages: Conversation) -> list[dict[str, Any]]:
+    """Declarations for the calls of a history whose tools are gone."""
+    names = {
+        str(call.get("name")): None
+        for message in messages
+        for call in _members(_blocks(message), "toolUse")
+        if not is_providers_call(call)
+    }
+    return [
+        {"toolSpec": {"name": name, "description": _GONE, "inputSchema": {"json": {"type": "object"}}}}
+        for name in names
+    ]
+
+
+def _with_alias(choice: Any, names: NameMap) -> Any:
+    tool = choice.get("tool") if isinstance(choice, Mapping) else None
+    if not isinstance(tool, Mapping) or "name" not in tool:
+        return choice
+    return {**choice, "tool": {**tool, "name": names.alias(tool["name"])}}
+
+
+def _with_accepted_ids(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message with ids of calls that Bedrock accepts: a history may have begun elsewhere."""
+    content = message["content"]
+    if all(_has_accepted_id(block) for block in content):
+        return message
+    return {**message, "content": [_with_accepted_id(block) for block in content]}
+
+
+def _has_accepted_id(block: Mapping[str, Any]) -> bool:
+    for kind in ("toolUse", "toolResult"):
+        member = block.get(kind)
+        if isinstance(member, Mapping) and not _CALL_ID.fullmatch(str(member.get("toolUseId"))):
+            return False
+    return True
+
+
+def _with_accepted_id(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    if _has_accepted_id(block):
+        return block
+    kind = "toolUse" if "toolUse" in block else "toolResult"
+    return {**block, kind: {**block[kind], "toolUseId": _accepted_id(str(block[kind].get("toolUseId")))}}
+
+
+def _accepted_id(call_id: str) -> str:
+    """The same alias for a call and its result, wherever it is made."""
+    return f"id_{hashlib.sha256(call_id.encode(errors='surrogatepass')).hexdigest()[:40]}"
+
+
+def _result_block(result: ToolResult) -> dict[str, Any]:
+    block: dict[str, Any] = {"toolUseId": result.call_id}
+    if result.error is not None:
+        return {"toolResult": {**block, "content": [{"text": result.error}], "status": "error"}}
+    return {"toolResult": {**block, "content": _result_content(result.output)}}
+
+
+def _result_content(output: Any) -> list[Any]:
+    blocks = output if isinstance(output, list) else [output]
+    if blocks and all(map(_is_result_block, blocks)):
+        checked: list[Any] = _as_json([block for block in blocks if _is_content(block)])
+        return checked or [{"text": _NO_OUTPUT}]
+    text = output if isinstance(output, str) else "" if output is None else to_json(output).decode()
+    # blank text is refused, and so is a result without any content
+    return [{"text": text if text.strip() else _NO_OUTPUT}]
+
+
+def _is_result_block(item: Any) -> bool:
+    if not isinstance(item, Mapping) or len(item) != 1:
+        return False
+    [(kind, value)] = item.items()
+    field = _RESULT_BLOCKS.get(kind, kind)
+    return field is not None and isinstance(value, Mapping) and field in value
+
+
+def _body_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The caller's fields where the API has them."""
+    body = {key: _as_json(value) for key, value in fields.items() if key not in _INFERENCE}
+    alone = {_INFERENCE[key]: _as_json(value) for key, value in fields.items() if key in _INFERENCE}
+    for key in ("inferenceConfig", "toolConfig"):
+        if key in body and not isinstance(body[key], Mapping):
+            raise ConfigurationError(f"{key} must be a mapping, but got {body[key]!r:.100}")
+    if "tools" in (body.get("toolConfig") or {}):
+        raise ConfigurationError("'tools' is the turn's to send: give it to Turn, not to the adapter")
+    if alone:
+        body["inferenceConfig"] = {**(body.get("inferenceConfig") or {}), **alone}
+    return body
