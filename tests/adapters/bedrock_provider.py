@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,10 @@ class BedrockProvider:
     def body_length(self, reply: Reply) -> int:
         return len(b"".join(_frames(reply)))
 
+    def whole_length(self, reply: Reply) -> int:
+        # the usage follows the answer, in a frame of its own
+        return len(b"".join(_frames(reply)[:-1]))
+
     def fail(self, status: int, *, retry_after: float | None = None) -> None:
         self.server.fail(status, retry_after=retry_after)
 
@@ -65,7 +70,8 @@ class BedrockProvider:
     def history(self, request: int) -> tuple[list[str], list[tuple[str, bool]]]:
         calls: list[str] = []
         results: list[tuple[str, bool]] = []
-        for position, said in enumerate(self.server.bodies[request]["messages"]):
+        body = self.server.bodies[request]
+        for position, said in enumerate(body["messages"]):
             assert said["role"] == ("assistant" if position % 2 else "user"), "the roles must take turns"
             assert said["content"], "a message must not be empty"
             for block in said["content"]:
@@ -75,6 +81,8 @@ class BedrockProvider:
                 elif answered := block.get("toolResult"):
                     assert said["role"] == "user", "a result is the user's"
                     results.append((answered["toolUseId"], answered.get("status") == "error"))
+        assert "toolConfig" in body or not calls, "a history with calls needs the tools"
+        assert all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", call_id) for call_id in calls), "the service refuses such ids"
         return calls, results
 
     async def settled(self) -> None:

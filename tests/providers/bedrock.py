@@ -9,12 +9,11 @@ import base64
 import json
 import re
 from binascii import crc32
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tests.providers.eventstream import EventStreamServer, HeaderValue, event
-from tests.providers.http import Action
+from tests.providers.eventstream import EventStreamServer, HeaderValue, Part, event
 
 __all__ = [
     "BedrockServer",
@@ -185,10 +184,7 @@ def message(
 
 
 class BedrockServer(EventStreamServer):
-    """A local server that scripts replies of `ConverseStream`.
-
-    Where frames are taken, a `dict` is sent as an event in its frame and everything else is done as it is.
-    """
+    """A local server that scripts replies of `ConverseStream`; where parts are taken, a `dict` is an event."""
 
     service = "bedrock-runtime"
     path = re.compile(r"/model/([^/]+)/converse-stream")
@@ -208,35 +204,31 @@ class BedrockServer(EventStreamServer):
     def reply(
         self,
         *blocks: Block | Sequence[Block],
-        before: Sequence[Event | Action] = (),
-        after: Sequence[Event | Action] = (),
+        before: Sequence[Part] = (),
+        after: Sequence[Part] = (),
         cut: int | None = None,
         chunk_size: int | None = None,
         headers: Mapping[str, str] | None = None,
-        prelude: Sequence[Action] = (),
+        prelude: Sequence[Part] = (),
         **message_options: Any,
     ) -> None:
         """Script a streamed reply; `before` and `after` are frames and actions around its own."""
         parts = [*before, *message(*blocks, **message_options), *after]
         self.reply_frames(*parts, cut=cut, chunk_size=chunk_size, headers=headers, prelude=prelude)
 
-    def reply_frames(self, *parts: Event | Action, prelude: Sequence[Event | Action] = (), **options: Any) -> None:
-        """Script a stream of just these events, frames and actions."""
-        super().reply_frames(*_sent(parts), prelude=_sent(prelude), **options)
+    def encode(self, one: Event) -> bytes:
+        """The frame of an event, padded."""
+        return encoded(one)
 
     def unknown(self, *blocks: Block | Sequence[Block], **message_options: Any) -> None:
         """Script a reply with unknown blocks and deltas between its blocks, and an unknown event after every event."""
-        parts: list[Event | Action] = []
+        parts: list[Part] = []
         mixed: list[Block | Sequence[Block]] = [unknown_block()]
         for block in blocks:
             mixed += [block, unknown_block()]
         for one in message(*mixed, **message_options):
             parts += [one, encoded(unknown_event(), headers={"future-header": 7})]
         self.reply_frames(*parts)
-
-
-def _sent(parts: Iterable[Event | Action]) -> list[Action]:
-    return [encoded(part) if isinstance(part, dict) else part for part in parts]
 
 
 def _pieces(value: str, count: int) -> list[str]:

@@ -28,6 +28,7 @@ __all__ = [
     "CONTENT_TYPE",
     "EventStreamServer",
     "HeaderValue",
+    "Part",
     "Typed",
     "bad_message_checksum",
     "bad_prelude_checksum",
@@ -51,6 +52,7 @@ class Typed:
 
 
 HeaderValue: TypeAlias = str | bool | int | bytes | datetime | uuid.UUID | Typed
+Part: TypeAlias = Action | dict[str, Any]
 
 
 def frame(headers: Mapping[str, HeaderValue], payload: bytes = b"") -> bytes:
@@ -116,7 +118,8 @@ class EventStreamServer(LocalServer):
 
     Each frame is one HTTP chunk unless told otherwise. `before_headers` makes a fault happen before the status
     line, where the client still waits for its response. A request of another operation, or one that is neither
-    signed nor has a bearer token, fails the test; signatures are not verified.
+    signed nor has a bearer token, fails the test; signatures are not verified. Where parts are taken, `bytes` are a
+    frame, and a `dict` is an event of a service whose server knows how to encode it.
     """
 
     service: ClassVar[str]
@@ -151,11 +154,11 @@ class EventStreamServer(LocalServer):
 
     def reply_frames(
         self,
-        *parts: Action,
+        *parts: Part,
         cut: int | None = None,
         chunk_size: int | None = None,
         headers: Mapping[str, str] | None = None,
-        prelude: Sequence[Action] = (),
+        prelude: Sequence[Part] = (),
     ) -> None:
         """Script a stream of just these frames and actions.
 
@@ -163,7 +166,8 @@ class EventStreamServer(LocalServer):
         takes frames only. `prelude` are actions before the status line.
         """
         fixed = {"content-type": CONTENT_TYPE, "x-amzn-requestid": self._request_id()}
-        self.script(Reply(200, {**fixed, **(headers or {})}, _resized(parts, cut, chunk_size), prelude))
+        body = _resized(self._sent(parts), cut, chunk_size)
+        self.script(Reply(200, {**fixed, **(headers or {})}, body, self._sent(prelude)))
 
     def fail(
         self,
@@ -184,16 +188,16 @@ class EventStreamServer(LocalServer):
         self.script(Reply(status, {"content-type": "text/html", "content-length": str(len(data))}, [data]))
 
     def exception_inside(
-        self, kind: str, message: str = "scripted failure", after: Sequence[Action] = (), **fields: Any
+        self, kind: str, message: str = "scripted failure", after: Sequence[Part] = (), **fields: Any
     ) -> None:
         """Script a stream that fails by an exception, after these frames; `fields` are more of its payload."""
         self.reply_frames(*after, exception(kind, message, self.message_key, **fields))
 
-    def error_inside(self, code: str, message: str = "scripted failure", after: Sequence[Action] = ()) -> None:
+    def error_inside(self, code: str, message: str = "scripted failure", after: Sequence[Part] = ()) -> None:
         """Script a stream that fails by an error that has no type, after these frames."""
         self.reply_frames(*after, error(code, message))
 
-    def garbage(self, after: Sequence[Action] = (), data: bytes = b"<html>this is no frame</html>") -> None:
+    def garbage(self, after: Sequence[Part] = (), data: bytes = b"<html>this is no frame</html>") -> None:
         """Script a stream with bytes that are no frame, after these frames; fewer than 12 look like a cut."""
         self.reply_frames(*after, data)
 
@@ -201,19 +205,26 @@ class EventStreamServer(LocalServer):
         """Script a reply with nothing in its body."""
         self.reply_frames()
 
-    def drop(self, after: Sequence[Action] = (), before_headers: bool = False) -> None:
+    def drop(self, after: Sequence[Part] = (), before_headers: bool = False) -> None:
         """Script a connection that is reset after these frames."""
         self._fault(Drop(), after, before_headers)
 
-    def close(self, after: Sequence[Action] = (), before_headers: bool = False) -> None:
+    def close(self, after: Sequence[Part] = (), before_headers: bool = False) -> None:
         """Script a connection that ends in order, but too early, after these frames."""
         self._fault(Close(), after, before_headers)
 
-    def stall(self, after: Sequence[Action] = (), before_headers: bool = False) -> None:
+    def stall(self, after: Sequence[Part] = (), before_headers: bool = False) -> None:
         """Script a connection that falls silent after these frames."""
         self._fault(Stall(), after, before_headers)
 
-    def _fault(self, fault: Action, after: Sequence[Action], before_headers: bool) -> None:
+    def encode(self, one: dict[str, Any]) -> bytes:
+        """The frame of an event."""
+        raise TypeError(f"a frame must be bytes, but got {one}")
+
+    def _sent(self, parts: Iterable[Part]) -> list[Action]:
+        return [self.encode(part) if isinstance(part, dict) else part for part in parts]
+
+    def _fault(self, fault: Action, after: Sequence[Part], before_headers: bool) -> None:
         if before_headers:
             self.reply_frames(prelude=[*after, fault])
         else:

@@ -15,8 +15,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.providers.eventstream import EventStreamServer, HeaderValue, event
-from tests.providers.http import Action, split_every
+from tests.providers.eventstream import EventStreamServer, HeaderValue, Part, event
+from tests.providers.http import split_every
 
 __all__ = [
     "SageMakerServer",
@@ -209,13 +209,13 @@ class SageMakerServer(EventStreamServer):
         self,
         writes: Sequence[bytes],
         part_size: int | None = None,
-        before: Sequence[Action] = (),
-        after: Sequence[Action] = (),
+        before: Sequence[Part] = (),
+        after: Sequence[Part] = (),
         content_type: str | None = "text/event-stream",
         cut: int | None = None,
         chunk_size: int | None = None,
         headers: Mapping[str, str] | None = None,
-        prelude: Sequence[Action] = (),
+        prelude: Sequence[Part] = (),
     ) -> None:
         """Script a streamed reply of what a container writes.
 
@@ -249,7 +249,7 @@ class SageMakerServer(EventStreamServer):
         )
 
     def model_stream_error(
-        self, code: str = "StreamBroken", message: str = "scripted failure", after: Sequence[Action] = ()
+        self, code: str = "StreamBroken", message: str = "scripted failure", after: Sequence[Part] = ()
     ) -> None:
         """Script a reply that the container broke, after these frames; `code` may be ModelInvocationTimeExceeded."""
         self.exception_inside("ModelStreamError", message, after, ErrorCode=code)
