@@ -112,13 +112,22 @@ def call_for_stream(
 @asynccontextmanager
 async def _reply(source: _EventStream) -> AsyncIterator[Reply]:
     async with read_on_thread(source, weigh=source.weigh, most=source.most) as pieces:
-        chunks = _joined(pieces) if source.is_bytes else pieces
+        chunks: AsyncIterator[Any] = _Joined(pieces) if source.is_bytes else pieces
         yield Reply(source.response, chunks, source.is_bytes)
 
 
-async def _joined(pieces: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
-    async for piece in pieces:
-        yield piece[0] if len(piece) == 1 else b"".join(piece)
+class _Joined:
+    """Pieces of the body, those that arrived together as one."""
+
+    def __init__(self, pieces: AsyncIterator[list[bytes]]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        pieces = await anext(self._pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class _EventStream:
@@ -153,14 +162,17 @@ class _EventStream:
         return chunks
 
     def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
+        # the client's connections live as long as anything of a reply does
+        stream, self._stream, self._raw, self.response = self._stream, None, None, {}
+        if stream is not None:
+            stream.close()
 
     def interrupt(self, thread: int) -> None:
-        if self._raw is not None:
+        raw = self._raw
+        if raw is not None:
             # not reached any more, or without a socket, as a recorded reply is
             with suppress(AttributeError, OSError, RuntimeError, ValueError):
-                self._raw.shutdown()
+                raw.shutdown()
             return
         waiting = _socket_of(thread)
         if waiting is not None:

@@ -190,16 +190,25 @@ class BedrockAdapter(Adapter):
             ) from error
         call = partial(self.client.converse_stream, modelId=self.model)
         async with call_for_stream(call, "stream", body=body, as_bytes=self._as_bytes) as reply:
-            if reply.is_bytes:
-                yield Wire(reply.chunks, BedrockBytesDecoder(decoder))
-            else:
-                yield Wire(_one_by_one(reply.chunks), decoder)
+            yield Wire(reply.chunks, BedrockBytesDecoder(decoder) if reply.is_bytes else _ListsDecoder(decoder))
 
 
-async def _one_by_one(lists: AsyncIterator[list[Any]]) -> AsyncIterator[Any]:
-    async for items in lists:
-        for item in items:
-            yield item
+class _ListsDecoder:
+    """A `BedrockDecoder` fed with lists of the SDK's public events."""
+
+    def __init__(self, decoder: BedrockDecoder) -> None:
+        self._decoder = decoder
+
+    @property
+    def complete(self) -> bool:
+        return self._decoder.complete
+
+    def feed(self, events: list[Any]) -> Iterable[Any]:
+        for event in events:
+            yield from self._decoder.feed(event)
+
+    def close(self) -> Iterable[Any]:
+        return self._decoder.close()
 
 
 def _classify(error: Exception) -> Exception:

@@ -53,6 +53,7 @@ _FIGURES = (
 _BLOCKS = ("text", "toolUse", "reasoningContent")
 """The blocks whose deltas are joined here; any other is folded together as it comes."""
 
+_NO_USAGE = "the reply ended without its usage, which counts as nothing"
 _UNKNOWN = "SDK_UNKNOWN_MEMBER"
 
 
@@ -262,6 +263,7 @@ class BedrockDecoder:
             raw_stop_reason=self._stop_reason,
             raw_usage=copied(self._usage),
             message={"role": "assistant", "content": content} if content else None,
+            warnings=(_NO_USAGE,) if self._stopped and not self._usage else (),
         )
 
     def _add(self, block: _Block) -> _Block:

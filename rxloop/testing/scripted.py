@@ -56,7 +56,12 @@ class Reply:
 
 
 class ScriptedProvider(Protocol):
-    """A local server, scripted reply by reply."""
+    """
+    A local server, scripted reply by reply.
+
+    A provider whose replies go on after the answer is whole, with the usage for example, may have a method
+    ``whole_length(reply)``: after how many bytes of the body the answer is whole.
+    """
 
     has_tools: bool
     """Whether the provider can call tools; the tests that need them are skipped otherwise."""
