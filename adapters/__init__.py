@@ -1,4 +1,4 @@
-"""The adapters: one wire protocol each, loaded when asked for; its SDK is an extra."""
+"""The adapters: one wire protocol each, loaded when asked for; its SDK is an extra. And what a new one is made of."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rxloop.adapters.anthropic import AnthropicAdapter
     from rxloop.adapters.gemini import GeminiAdapter
+    from rxloop.adapters.text_stream import StreamRequest, TextStream
 
-__all__ = ("AnthropicAdapter", "GeminiAdapter")
+__all__ = ("AnthropicAdapter", "GeminiAdapter", "StreamRequest", "TextStream")
 
-_MODULES = {"AnthropicAdapter": "anthropic", "GeminiAdapter": "gemini"}
+_MODULES = {
+    "AnthropicAdapter": "anthropic",
+    "GeminiAdapter": "gemini",
+    "StreamRequest": "text_stream",
+    "TextStream": "text_stream",
+}
 
 
 def __getattr__(name: str) -> Any:

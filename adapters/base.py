@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from typing import Any, ClassVar, Self, TypeVar
 
 from reactivex import Observable
 
+from rxloop.adapters.text_stream import StreamRequest, TextStream, append_text, begin_text, text_step
 from rxloop.breaker import Breaker
 from rxloop.errors import ConfigurationError
 from rxloop.steps import Conversation, Step, StepResult, ToolResult
@@ -24,12 +24,13 @@ _running: ContextVar[frozenset[int] | set[int]] = ContextVar("rxloop_running_ada
 """The adapters whose synchronous run the context belongs to."""
 
 
-class Adapter(ABC):
+class Adapter:
     """
     One provider behind the engine: all knowledge of a wire format, none of the loop.
 
-    ``step`` does the I/O; everything else is pure and never changes what it is given. A conversation is the
-    provider's own JSON-able messages.
+    A provider of plain text implements `do_stream`, and everything else is given. One with a wire format of its own
+    implements `begin`, `step` and `append`: ``step`` does the I/O; the rest is pure and never changes what it is given.
+    A conversation is the provider's own JSON-able messages.
     """
 
     provider: ClassVar[str]
@@ -50,32 +51,98 @@ class Adapter(ABC):
     malformed_retries: int = 0
     """How many malformed calls a turn answers with a corrective step."""
 
-    @abstractmethod
+    @property
+    def supports_tools(self) -> bool:
+        """Whether a turn may have tools. A class may say so itself; a stream of text has none."""
+        return not self._implements("do_stream")
+
+    def check_tools(self, tools: Sequence[Any]) -> None:
+        """
+        Check the tools that a turn asks for, when it is made and before every step.
+
+        Raises:
+            ConfigurationError: there are some, and the adapter supports none.
+        """
+        if tools and not self.supports_tools:
+            names = ", ".join(repr(_name_of(item)) for item in tools)
+            raise ConfigurationError(f"{type(self).__name__} supports no tools, but got {names}")
+
+    async def do_stream(self, request: StreamRequest) -> TextStream:
+        """
+        Ask the provider for a reply in plain text.
+
+        The whole interface of a provider without a tool loop: `begin`, `step` and `append` are built on it.
+
+        Args:
+            request: everything of the step.
+
+        Raises:
+            Exception: `classify_error` sees it, and the subscriber gets it.
+        """
+        raise self._incomplete("step")
+
+    def classify_error(self, error: Exception) -> Exception:
+        """
+        What a subscriber gets for an error of `do_stream`, or of the text that it returned.
+
+        Errors of rxloop's pass by it. An error of any other kind is not retried. The same again by default.
+        """
+        return error
+
     def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
         """
         The conversation with a user's message at its end.
 
         Args:
             conversation: what was said before.
-            prompt: text, or the provider's own content blocks; ``None`` adds nothing.
+            prompt: text, or the provider's own content blocks; ``None`` adds nothing. With `do_stream`: text.
 
         Raises:
-            ConfigurationError: the prompt is empty, or the conversation could not be sent.
+            ConfigurationError: the prompt is empty, or the conversation could not be sent; or the class implements
+                neither `step` nor `do_stream`.
         """
+        if not self._implements("do_stream"):
+            raise self._incomplete("begin")
+        for name in ("provider", "model"):
+            value = getattr(self, name, None)
+            if not isinstance(value, str) or not value:
+                raise ConfigurationError(
+                    f"{type(self).__name__} must have a {name}, which is a non-empty string, but got {value!r}"
+                )
+        return begin_text(conversation, prompt)
 
-    @abstractmethod
     def step(self, step: Step) -> Observable[Any]:
         """
         One request as a cold observable: events as they arrive, the `StepResult` last.
 
         The adapter keeps ``step.draft`` pointing to the reply in the making.
-        """
 
-    @abstractmethod
+        Raises:
+            ConfigurationError: the class implements neither `step` nor `do_stream`, or tools are asked of the latter.
+        """
+        if not self._implements("do_stream"):
+            raise self._incomplete("step")
+        self.check_tools(step.tools)
+        return text_step(
+            step,
+            provider=self.provider,
+            model=self.model,
+            do_stream=self.do_stream,
+            classify=self.classify_error,
+        )
+
     def append(
         self, conversation: Conversation, result: StepResult, tool_results: Sequence[ToolResult]
     ) -> list[Mapping[str, Any]]:
-        """The conversation with a reply and the results of its calls, exactly one per call, at its end."""
+        """
+        The conversation with a reply and the results of its calls, exactly one per call, at its end.
+
+        Raises:
+            ConfigurationError: the class implements neither this nor `do_stream`.
+        """
+        if not self._implements("do_stream"):
+            raise self._incomplete("append")
+        return append_text(conversation, result, tool_results)
 
     def correct(self, conversation: Conversation, result: StepResult) -> list[Mapping[str, Any]]:
         """What is sent after a reply that the provider called malformed; the same again by default."""
@@ -104,7 +171,7 @@ class Adapter(ABC):
         finally:
             subscription.dispose()
 
-    async def aclose(self) -> None:  # noqa: B027
+    async def aclose(self) -> None:
         """Close what the adapter opened itself; nothing by default."""
 
     def close(self) -> None:
@@ -176,6 +243,20 @@ class Adapter(ABC):
                 context = copy_context()
                 context.run(_running.set, {*_running.get(), id(self)})
                 return synchronous.runner.run(coroutine, context=context)
+
+    def _implements(self, name: str) -> bool:
+        return getattr(getattr(self, name), "__func__", None) is not getattr(Adapter, name)
+
+    def _incomplete(self, missing: str) -> ConfigurationError:
+        if missing == "step" or not self._implements("step"):
+            return ConfigurationError(
+                f"{type(self).__name__} must implement step(), or do_stream() for plain text, but implements neither"
+            )
+        return ConfigurationError(f"{type(self).__name__} implements step(), and so must implement {missing}() too")
+
+
+def _name_of(item: Any) -> Any:
+    return item.get("name", item) if isinstance(item, Mapping) else getattr(item, "name", item)
 
 
 def _in_loop() -> bool:

@@ -87,6 +87,7 @@ class Run:
         self._usage = Usage()
         self._tool_calls: list[ToolCall] = []
         self._tool_results: list[ToolResult] = []
+        self._warnings: list[str] = []
         self.fault: Exception | None = None
         self._step = Step(0, conversation)
 
@@ -123,6 +124,7 @@ class Run:
         self._usage = self._usage + result.usage
         self._tool_calls += result.tool_calls
         self._tool_results += settled.tool_results
+        self._warnings += result.warnings
         self._step = following
         return following
 
@@ -160,6 +162,7 @@ class Run:
             list(step.conversation),
             step.index + 1 if step.begun else step.index,
             tuple(self._tool_calls),
+            tuple(self._warnings),
         )
 
     def _with_reply(self) -> Partial:
@@ -180,6 +183,7 @@ class Run:
             self.adapter.append(step.conversation, reply, sealed),
             step.index + 1,
             (*self._tool_calls, *reply.tool_calls),
+            (*self._warnings, *reply.warnings),
         )
 
     def result(self, error: Exception | None = None, *, disposed: bool = False) -> TurnResult:
@@ -202,6 +206,7 @@ class Run:
             tool_results=partial.tool_results,
             conversation=partial.conversation,
             error=error,
+            warnings=partial.warnings,
         )
 
     def _next_step(self, index: int, conversation: Conversation, carry: Mapping[str, Any]) -> Step:
@@ -216,6 +221,7 @@ class Run:
             for item in (*listed, *resolved)
             if not (isinstance(item, Tool) and item.name in native)
         ]
+        self.adapter.check_tools(declared)
         self.tools.clear()
         self.tools.update(executable)
         return Step(index, conversation, self._system, declared, carry)

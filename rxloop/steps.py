@@ -101,6 +101,7 @@ class StepResult:
         resume: the provider paused, or a correction is due: the turn goes on although there are no calls.
         malformed: the provider said that the model's call was malformed.
         carry: request fields that the provider wants back with the next request of the turn.
+        warnings: what the adapter wants the caller to know, such as figures that are estimates.
     """
 
     text: str
@@ -113,6 +114,7 @@ class StepResult:
     resume: bool = False
     malformed: bool = False
     carry: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ class Partial:
         conversation: can be sent again: every tool call has exactly one result.
         steps: how many requests were begun.
         tool_calls: every call so far, in order.
+        warnings: those of every reply so far.
     """
 
     text: str
@@ -182,6 +185,7 @@ class Partial:
     conversation: list[Mapping[str, Any]]
     steps: int
     tool_calls: tuple[ToolCall, ...]
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,7 @@ class TurnResult:
         tool_results: every tool result, in call order.
         conversation: the whole history, ready for the next turn.
         error: what the turn failed with.
+        warnings: those of all steps, oldest first.
     """
 
     text: str
@@ -212,3 +217,4 @@ class TurnResult:
     tool_results: tuple[ToolResult, ...]
     conversation: list[Mapping[str, Any]]
     error: Exception | None = None
+    warnings: tuple[str, ...] = ()

@@ -133,7 +133,7 @@ class Turn(Observable[TurnEvent]):
         self._system = system
         self._on_end = on_end
         self._turn_id = turn_id
-        self._tools = _lister(tools)
+        self._tools = _lister(tools, adapter)
         self._conversation = adapter.begin(conversation, prompt)
         # what the pipeline would refuse is refused here, not at the first event
         whole("max_steps", self.max_steps, minimum=1)
@@ -290,7 +290,7 @@ class TurnStream(Channel[TurnEvent]):
         return self._run.ended
 
 
-def _lister(tools: Any) -> Callable[[], list[Tool | Mapping[str, Any]]]:
+def _lister(tools: Any, adapter: Adapter) -> Callable[[], list[Tool | Mapping[str, Any]]]:
     """What asks for the tools of a step; a fixed list is checked now."""
     if callable(tools) and not isinstance(tools, Tool):
         return lambda: [_as_tool(item) for item in tools()]
@@ -298,6 +298,7 @@ def _lister(tools: Any) -> Callable[[], list[Tool | Mapping[str, Any]]]:
         raise ConfigurationError(f"tools must be a list of tools, but got {tools!r}")
     fixed = [_as_tool(item) for item in tools]
     unique_names(fixed)
+    adapter.check_tools(fixed)
     return lambda: fixed
 
 
