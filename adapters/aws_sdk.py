@@ -20,7 +20,7 @@ _CONNECTIONS = 256
 _READ_TIMEOUT = 600
 _CONNECT_TIMEOUT = 10
 _MOST_BYTES = 64 * 1024
-_MOST_EVENTS = 64
+_MOST_EVENTS = 256
 
 _body: ContextVar[bytes | None] = ContextVar("rxloop_request_body", default=None)
 """The body of the request that this context sends."""
@@ -111,7 +111,7 @@ def call_for_stream(
 
 @asynccontextmanager
 async def _reply(source: _EventStream) -> AsyncIterator[Reply]:
-    async with read_on_thread(source, weigh=source.weigh, most=source.most) as pieces:
+    async with read_on_thread(source) as pieces:
         chunks: AsyncIterator[Any] = _Joined(pieces) if source.is_bytes else pieces
         yield Reply(source.response, chunks, source.is_bytes)
 
@@ -137,23 +137,26 @@ class _EventStream:
         self._call = call
         self._member = member
         self._body = body
-        self._as_bytes = as_bytes
+        self.as_bytes = as_bytes
         self._stream: Any = None
         self._raw: Any = None
         self.response: Mapping[str, Any] = {}
         self.is_bytes = False
-        self.most = _MOST_BYTES
 
-    def weigh(self, item: Any) -> int:
-        """Bytes count as many as they are, an event as a share of what may be held."""
-        return len(item) if self.is_bytes else _MOST_BYTES // _MOST_EVENTS
+    @property
+    def sized(self) -> bool:
+        return self.is_bytes
+
+    @property
+    def most(self) -> int:
+        return _MOST_BYTES if self.is_bytes else _MOST_EVENTS
 
     def open(self) -> Iterator[Any]:
         # the thread has a context of its own
         _body.set(self._body)
         self.response = self._call()
         self._stream = self.response[self._member]
-        raw = _raw_stream(self._stream) if self._as_bytes else None
+        raw = _raw_stream(self._stream) if self.as_bytes else None
         if raw is None:
             return iter(self._stream)
         self._raw = raw

@@ -204,8 +204,13 @@ class _ListsDecoder:
         return self._decoder.complete
 
     def feed(self, events: list[Any]) -> Iterable[Any]:
+        feed, decode = self._decoder.feed, self._decoder.event
         for event in events:
-            yield from self._decoder.feed(event)
+            payload = event.get("contentBlockDelta")
+            if payload is not None and "text" in payload["delta"]:
+                yield from decode("contentBlockDelta", payload)
+            else:
+                yield from feed(event)
 
     def close(self) -> Iterable[Any]:
         return self._decoder.close()

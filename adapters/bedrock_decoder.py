@@ -161,8 +161,8 @@ class BedrockDecoder:
     def feed(self, event: Mapping[str, Any]) -> Iterable[Any]:
         """The events that one of the SDK's public events makes: a mapping of one type to its payload."""
         for kind, payload in event.items():
-            plain = kind != "contentBlockDelta" or "text" in payload["delta"]
-            return self.event(kind, payload if plain and kind != "contentBlockStart" else _as_json(payload))
+            blob = kind in ("contentBlockStart", "contentBlockDelta")
+            return self.event(kind, _as_json(payload) if blob else payload)
         return ()
 
     def event(self, kind: str, payload: Mapping[str, Any]) -> Iterable[Any]:

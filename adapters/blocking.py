@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,12 +16,24 @@ __all__ = ("Source", "read_on_thread")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
+_SHORTLY = 0.001
+_QUICK = 8
 _FIRST_INTERRUPT = 0.01
 _LAST_INTERRUPT = 1.0
 
 
 class Source(Protocol[T_co]):
     """What blocks. Everything but `interrupt` is called on the thread that reads."""
+
+    @property
+    def sized(self) -> bool:
+        """Once it is open: whether an item counts as many as it is long, or else one."""
+        ...
+
+    @property
+    def most(self) -> int:
+        """Once it is open: how much may be held for the reader."""
+        ...
 
     def open(self) -> Iterator[T_co]:
         """Send the request; what the iterator gives is handed over item by item."""
@@ -41,24 +54,22 @@ class Source(Protocol[T_co]):
 
 
 @asynccontextmanager
-async def read_on_thread(
-    source: Source[T], *, weigh: Callable[[T], int], most: int
-) -> AsyncIterator[AsyncIterator[list[T]]]:
+async def read_on_thread(source: Source[T]) -> AsyncIterator[AsyncIterator[list[T]]]:
     """
     Open a source on a thread of its own, and read what it gives in lists of all that has arrived.
 
-    The thread runs in the caller's context, waits while ``most`` is held for the reader, and wakes the event loop only
-    where the reader waits for it. Leaving the context interrupts the source and does not wait for the thread.
+    The thread runs in the caller's context, waits while the most is held for the reader, and wakes the event loop only
+    where the reader waits for it. Where lists come less than a millisecond apart, a wake-up would cost more than what
+    it brings: there the reader looks once per millisecond. Leaving the context interrupts the source and does not wait
+    for the thread.
 
     Args:
         source: what blocks.
-        weigh: how much an item counts.
-        most: how much may be held for the reader.
 
     Raises:
         Exception: what the source raised, after the items before it.
     """
-    reading = _Reading(source, weigh, most)
+    reading = _Reading(source)
     reading.start()
     try:
         await reading.opened()
@@ -67,51 +78,69 @@ async def read_on_thread(
         reading.leave()
 
 
+class _Waiting:
+    """The reader waits; told once that it need not."""
+
+    __slots__ = ("future", "told")
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+        self.told = False
+
+
 class _Reading(Generic[T]):
-    """One source and its thread."""
+    """
+    One source and its thread.
+
+    There is no lock between the two sides: every field has one writer, and each side writes its own before it looks at
+    the other's, so that at least one of the two sees that the other needs it.
+    """
 
     __slots__ = (
         "_ended",
         "_error",
-        "_held",
         "_items",
         "_left",
-        "_lock",
         "_loop",
-        "_most",
         "_open",
         "_paused",
+        "_quick",
         "_room",
         "_source",
+        "_taken",
+        "_taken_at",
         "_thread",
         "_waiting",
-        "_weigh",
     )
 
-    def __init__(self, source: Source[T], weigh: Callable[[T], int], most: int) -> None:
+    def __init__(self, source: Source[T]) -> None:
         self._source = source
-        self._weigh = weigh
-        self._most = most
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
-        self._room = threading.Semaphore(0)
-        self._items: list[T] = []
-        self._held = 0
+        # written by the thread
+        self._items: deque[T] = deque()
         self._error: Exception | None = None
-        self._waiting: asyncio.Future[None] | None = None
-        self._open = self._ended = self._left = self._paused = False
-        self._thread: threading.Thread | None = None
+        self._open = self._ended = self._paused = False
+        # written by the event loop
+        self._left = False
+        self._taken = 0
+        self._taken_at = 0.0
+        self._quick = 0
+        self._waiting: _Waiting | None = None
+        self._room = threading.Semaphore(0)
+        # a thread that is stuck in a system call must not keep the process alive
+        self._thread = threading.Thread(target=copy_context().run, args=(self._read,), name="rxloop reply", daemon=True)
 
     # the event loop's side
 
     def start(self) -> None:
-        # a thread that is stuck in a system call must not keep the process alive
-        self._thread = threading.Thread(target=copy_context().run, args=(self._read,), name="rxloop reply", daemon=True)
         self._thread.start()
 
     async def opened(self) -> None:
         """Return when the source is open; raises what opening it raised."""
-        await self._until(lambda: self._open or self._ended)
+        while not self._open and not self._ended:
+            waiting = self._waiting = _Waiting(self._loop.create_future())
+            if not self._open and not self._ended:
+                await waiting.future
         if not self._open and self._error is not None:
             raise self._error
 
@@ -119,45 +148,43 @@ class _Reading(Generic[T]):
         return self
 
     async def __anext__(self) -> list[T]:
-        if not self._items:
-            await self._until(lambda: bool(self._items) or self._ended)
-        with self._lock:
-            items, self._items = self._items, []
-            self._held = 0
-            paused, self._paused = self._paused, False
-        if paused:
+        held = self._items
+        if not held and not self._ended and self._quick >= _QUICK:
+            self._waiting = None
+            await asyncio.sleep(_SHORTLY)
+        while not held:
+            if self._ended and not held:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            waiting = self._waiting = _Waiting(self._loop.create_future())
+            if not held and not self._ended:
+                await waiting.future
+        self._waiting = None
+        items = [held.popleft() for _ in range(len(held))]
+        self._taken += sum(map(len, items)) if self._source.sized else len(items)  # type: ignore[arg-type]
+        if self._paused:
             self._room.release()
-        if items:
-            return items
-        if self._error is not None:
-            raise self._error
-        raise StopAsyncIteration
+        now = self._loop.time()
+        self._quick = self._quick + 1 if now - self._taken_at < 2 * _SHORTLY else 0
+        self._taken_at = now
+        return items
 
     def leave(self) -> None:
         """Make the thread end, whatever it waits for."""
-        with self._lock:
-            self._left = True
-            self._items.clear()
-            paused, self._paused = self._paused, False
-            self._waiting = None
-        if paused:
+        self._left = True
+        self._waiting = None
+        if self._paused:
             self._room.release()
         self._interrupt(_FIRST_INTERRUPT)
 
     def _interrupt(self, delay: float) -> None:
-        if self._ended or self._thread is None or self._thread.ident is None:
+        thread = self._thread.ident
+        if self._ended or thread is None:
             return
-        self._source.interrupt(self._thread.ident)
+        self._source.interrupt(thread)
         # it may not have come to what blocks yet
         self._loop.call_later(delay, self._interrupt, min(2 * delay, _LAST_INTERRUPT))
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while True:
-            with self._lock:
-                if condition():
-                    return
-                waiting = self._waiting = self._loop.create_future()
-            await waiting
 
     # the thread's side
 
@@ -170,43 +197,37 @@ class _Reading(Generic[T]):
         # what was read is more than how its connection was closed
         with contextlib.suppress(Exception):
             self._source.close()
-        with self._lock:
-            self._ended = True
-            waiting = self._no_longer_waiting()
-        self._wake(waiting)
+        self._ended = True
+        self._wake()
 
     def _pass_on(self, items: Iterator[T]) -> None:
-        with self._lock:
-            self._open = True
-            waiting = self._no_longer_waiting()
-        self._wake(waiting)
+        self._open = True
+        self._wake()
+        sized, most, append = self._source.sized, self._source.most, self._items.append
+        given = 0
         for item in items:
-            with self._lock:
-                if self._left:
-                    return
-                self._items.append(item)
-                self._held += self._weigh(item)
-                self._paused = full = self._held >= self._most
-                waiting = self._no_longer_waiting()
-            if waiting is not None:
-                self._wake(waiting)
-            if full:
-                self._room.acquire()
+            given += len(item) if sized else 1  # type: ignore[arg-type]
+            append(item)
+            if self._waiting is not None:
+                self._wake()
+            while given - self._taken >= most and not self._left:
+                self._paused = True
+                if given - self._taken >= most and not self._left:
+                    self._room.acquire()
+                self._paused = False
+            if self._left:
+                return
 
-    def _no_longer_waiting(self) -> asyncio.Future[None] | None:
-        waiting, self._waiting = self._waiting, None
-        return waiting
-
-    def _wake(self, waiting: asyncio.Future[None] | None) -> None:
-        if waiting is None:
+    def _wake(self) -> None:
+        waiting = self._waiting
+        if waiting is None or waiting.told:
             return
-        try:
-            self._loop.call_soon_threadsafe(_resolve, waiting)
-        except RuntimeError:
-            # the loop was closed, and nobody waits any more
-            self._left = True
+        waiting.told = True
+        # a loop that was closed waits for nothing any more
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(_resolve, waiting.future)
 
 
-def _resolve(waiting: asyncio.Future[Any]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
+def _resolve(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -164,6 +164,35 @@ async def gemini(server: Server, plan: Plan) -> Table:
     return table
 
 
+async def bedrock(server: Server, plan: Plan) -> Table:
+    """CPU per event of Bedrock, the hand-over to the event loop included."""
+    order = ["raw-boto3", "boto3-by-hand", "rxloop-bedrock", "rxloop-bedrock-fallback"]
+    async with Workers(order, server) as workers:
+        samples = await _slopes(workers, plan.rounds, plan.short, plan.long, "")
+        missing = workers.unavailable
+    title = f"CPU per event of Bedrock (slope {plan.short:,} to {plan.long:,} events)"
+    table = Table(title, "us", baseline=order[0])
+    table.add(samples, missing, order=order)
+    table.targets += ["rxloop-bedrock <= 0.6 x raw-boto3", "rxloop-bedrock-fallback <= 1.15 x raw-boto3"]
+    return table
+
+
+async def bedrock_paced(server: Server, plan: Plan) -> Table:
+    """CPU per event of Bedrock when each arrives by itself, as from a model: a wake-up of the loop per event."""
+    order = ["raw-boto3", "boto3-by-hand", "rxloop-bedrock", "rxloop-bedrock-fallback"]
+    async with Workers(order, server) as workers:
+        samples = await _slopes(workers, plan.rounds, 50, 50 + plan.paced, "-paced-1ms")
+        missing = workers.unavailable
+    table = Table(f"CPU per event of Bedrock, 1 ms apart ({plan.paced:,} events)", "us", baseline=order[0])
+    table.add(samples, missing, order=order)
+    return table
+
+
+async def bedrock_concurrent(server: Server, plan: Plan) -> Table:
+    """Many turns on Bedrock at once, beside the same number of loops in threads."""
+    return await _concurrent(server, plan, ["raw-boto3", "rxloop-bedrock"], "on Bedrock ")
+
+
 async def layers(server: Server, plan: Plan) -> Table:
     """CPU per chunk of the public ways to the body bytes."""
     order = [BASELINE, "bytes", "sdk:response.iter_bytes", "sdk:http.aiter_bytes", "sdk:http.aiter_raw"]
@@ -222,20 +251,27 @@ async def concurrent(server: Server, plan: Plan) -> Table:
     order = [BASELINE, "rxloop"]
     if plan.peers:
         order.append("pydantic-ai")
+    table = await _concurrent(server, plan, order, "")
+    table.targets.append("rxloop <= 1.0 x raw-sdk in CPU and in memory")
+    return table
+
+
+async def _concurrent(server: Server, plan: Plan, order: list[str], where: str) -> Table:
     model, turns = f"text-{plan.concurrent_deltas}-paced-5ms", plan.concurrent_turns
 
     async def work(worker: Worker) -> dict[str, Any]:
         return await worker.call("concurrent", model=model, turns=turns)
 
     rounds, missing = await _fresh(server, order, plan.rounds, work)
-    table = Table(f"{turns} concurrent turns of {plan.concurrent_deltas} deltas, 5 ms apart", "")
+    title = f"{turns} concurrent turns {where}of {plan.concurrent_deltas} deltas, 5 ms apart"
+    table = Table(title, "", baseline=order[0])
     for label, key, scale in (
         ("CPU s  ", "cpu", 1.0),
         ("wall s ", "wall", 1.0),
         ("MiB    ", "kib", 1 / 1024),
+        ("threads ", "threads", 1.0),
     ):
         table.add(_samples(rounds, key, scale), missing, order=order, label=label)
-    table.targets.append("rxloop <= 1.0 x raw-sdk in CPU and in memory")
     return table
 
 
@@ -319,6 +355,9 @@ MEASURES: dict[str, Callable[[Server, Plan], Awaitable[Table]]] = {
     "delta": delta,
     "paced": paced,
     "gemini": gemini,
+    "bedrock": bedrock,
+    "bedrock-paced": bedrock_paced,
+    "bedrock-concurrent": bedrock_concurrent,
     "first": first,
     "concurrent": concurrent,
     "tool": tool,

@@ -1,13 +1,13 @@
-"""A load server: Anthropic Messages and Gemini streams over raw asyncio HTTP/1.1, in a process of its own.
+"""A load server: Anthropic Messages, Gemini and Bedrock streams over raw asyncio HTTP/1.1, in a process of its own.
 
-The `model` of a request chooses the reply; Gemini's is in the path, and it knows the first three:
+The `model` of a request chooses the reply; Gemini's and Bedrock's is in the path, and they know the first three:
 
 - `text-N`: N text deltas of four characters each
 - `text-N-paced-Xms`: the same with a delay of X milliseconds before each delta
 - `text-N-tight`: the same with a small send buffer, so that a stalled reader blocks the server soon
 - `tool-1-1`: a text delta and one `tool_use` of `add`; one text delta if the last message is a tool result
 
-Every SSE event is one HTTP chunk and one write. `GET /stats` tells how far the latest stream has got.
+Every event is one HTTP chunk and one write. `GET /stats` tells how far the latest stream has got.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import asyncio
 import json
 import re
 import socket
+import struct
 import sys
+from binascii import crc32
 from typing import Any
 
 TEXTS = (
@@ -58,6 +60,14 @@ _GEMINI_HEAD = (
     b"connection: keep-alive\r\n\r\n"
 )
 _GEMINI_PATH = re.compile(r"^POST /v1(?:beta)?/models/(?P<model>[^/:?]+):streamGenerateContent\?alt=sse ")
+_BEDROCK_HEAD = (
+    b"HTTP/1.1 200 OK\r\n"
+    b"content-type: application/vnd.amazon.eventstream\r\n"
+    b"x-amzn-requestid: 00000000-0000-0000-0000-000000000000\r\n"
+    b"transfer-encoding: chunked\r\n"
+    b"connection: keep-alive\r\n\r\n"
+)
+_BEDROCK_PATH = re.compile(r"^POST /model/(?P<model>[^/]+)/converse-stream ")
 _LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -149,6 +159,30 @@ def _gemini_chunk(text: str, output_tokens: int, **candidate: Any) -> bytes:
 _GEMINI_CHUNKS = tuple(_gemini_chunk(text, number) for number, text in enumerate(TEXTS, 1))
 
 
+def _bedrock_frame(kind: str, payload: dict[str, Any]) -> bytes:
+    """Encode an event as Bedrock sends it, with the filler that hides a payload's length."""
+    body = json.dumps(
+        {**payload, "p": "abcdefghijklmnopqrstuvwxyz"}, ensure_ascii=False, separators=(",", ":")
+    ).encode()
+    headers = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
+    head = b"".join(
+        struct.pack(f"!B{len(name)}sBH{len(value)}s", len(name), name.encode(), 7, len(value), value.encode())
+        for name, value in headers.items()
+    )
+    prelude = struct.pack("!II", 16 + len(head) + len(body), len(head))
+    message = prelude + struct.pack("!I", crc32(prelude)) + head + body
+    return _framed(message + struct.pack("!I", crc32(message)))
+
+
+_BEDROCK_DELTAS = tuple(
+    _bedrock_frame("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": text}}) for text in TEXTS
+)
+_BEDROCK_START = _bedrock_frame("messageStart", {"role": "assistant"})
+_BEDROCK_STOP = _bedrock_frame("contentBlockStop", {"contentBlockIndex": 0}) + _bedrock_frame(
+    "messageStop", {"stopReason": "end_turn"}
+)
+
+
 def _has_tool_result(request: dict[str, Any]) -> bool:
     content = request["messages"][-1]["content"]
     return isinstance(content, list) and any(block.get("type") == "tool_result" for block in content)
@@ -214,6 +248,8 @@ class LoadProtocol(asyncio.Protocol):
             self._task = asyncio.ensure_future(self._stream(json.loads(body)))
         elif gemini := _GEMINI_PATH.match(head):
             self._task = asyncio.ensure_future(self._stream_gemini(gemini["model"]))
+        elif bedrock := _BEDROCK_PATH.match(head):
+            self._task = asyncio.ensure_future(self._stream_bedrock(bedrock["model"]))
         else:
             self._transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
 
@@ -257,6 +293,15 @@ class LoadProtocol(asyncio.Protocol):
             last = TEXTS[(deltas - 1) % len(TEXTS)]
             self._transport.write(_gemini_chunk(last, deltas, finishReason="STOP"))
             self._transport.write(_LAST_CHUNK)
+
+    async def _stream_bedrock(self, model: str) -> None:
+        deltas = _deltas(model)
+        self._transport.write(_BEDROCK_HEAD + _BEDROCK_START)
+        if await self._send(model, deltas, _BEDROCK_DELTAS):
+            self._stats.finished = True
+            usage = {"inputTokens": 10, "outputTokens": deltas, "totalTokens": 10 + deltas}
+            metadata = _bedrock_frame("metadata", {"usage": usage, "metrics": {"latencyMs": 100}})
+            self._transport.write(_BEDROCK_STOP + metadata + _LAST_CHUNK)
 
     async def _send(self, model: str, deltas: int, chunks: tuple[bytes, ...]) -> bool:
         """Send so many deltas at the model's pace; false if the client left."""

@@ -9,13 +9,14 @@ import gc
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import contenders, gemini_rows, rxloop_rows
+from benchmarks import bedrock_rows, contenders, gemini_rows, rxloop_rows
 from benchmarks.contenders import Contender, UnavailableError
 from benchmarks.server import TEXT_LENGTH
 
@@ -33,6 +34,10 @@ FACTORIES: dict[str, Callable[[str], Contender]] = {
     "genai-by-hand": gemini_rows.GenaiByHand,
     "rxloop-gemini": gemini_rows.RxLoopGemini,
     "rxloop-gemini-fallback": partial(gemini_rows.RxLoopGemini, fallback=True),
+    "raw-boto3": bedrock_rows.RawBoto3,
+    "boto3-by-hand": bedrock_rows.Boto3ByHand,
+    "rxloop-bedrock": bedrock_rows.RxLoopBedrock,
+    "rxloop-bedrock-fallback": partial(bedrock_rows.RxLoopBedrock, fallback=True),
     "pydantic-ai": contenders.PydanticAi,
     **{
         f"sdk:{way}": partial(contenders.SdkBytes, way=way)
@@ -101,10 +106,20 @@ async def first(contender: Contender, model: str, times: int) -> dict[str, list[
 async def concurrent(contender: Contender, model: str, turns: int) -> dict[str, float]:
     """Run many text turns at once; the memory is the peak above what the process held before them."""
     before = _reset_peak()
+    threads = 0
+
+    async def count_threads() -> None:
+        nonlocal threads
+        while True:
+            threads = max(threads, threading.active_count())
+            await asyncio.sleep(0.05)
+
     wall, cpu = time.perf_counter(), time.process_time()
+    counting = asyncio.ensure_future(count_threads())
     await asyncio.gather(*(_text_once(contender, model, _ignore) for _ in range(turns)))
+    counting.cancel()
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return {"cpu": cpu, "wall": wall, "kib": _status_kib("VmHWM") - before}
+    return {"cpu": cpu, "wall": wall, "kib": _status_kib("VmHWM") - before, "threads": threads}
 
 
 async def tool(contender: Contender, model: str, times: int) -> dict[str, float]:
