@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rxloop.adapters.anthropic import AnthropicAdapter
+    from rxloop.adapters.bedrock import BedrockAdapter
     from rxloop.adapters.gemini import GeminiAdapter
     from rxloop.adapters.text_stream import StreamRequest, TextStream
 
-__all__ = ("AnthropicAdapter", "GeminiAdapter", "StreamRequest", "TextStream")
+__all__ = ("AnthropicAdapter", "BedrockAdapter", "GeminiAdapter", "StreamRequest", "TextStream")
 
 _MODULES = {
     "AnthropicAdapter": "anthropic",
+    "BedrockAdapter": "bedrock",
     "GeminiAdapter": "gemini",
     "StreamRequest": "text_stream",
     "TextStream": "text_stream",
