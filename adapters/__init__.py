@@ -9,14 +9,16 @@ if TYPE_CHECKING:
     from rxloop.adapters.anthropic import AnthropicAdapter
     from rxloop.adapters.bedrock import BedrockAdapter
     from rxloop.adapters.gemini import GeminiAdapter
+    from rxloop.adapters.sagemaker import SageMakerAdapter
     from rxloop.adapters.text_stream import StreamRequest, TextStream
 
-__all__ = ("AnthropicAdapter", "BedrockAdapter", "GeminiAdapter", "StreamRequest", "TextStream")
+__all__ = ("AnthropicAdapter", "BedrockAdapter", "GeminiAdapter", "SageMakerAdapter", "StreamRequest", "TextStream")
 
 _MODULES = {
     "AnthropicAdapter": "anthropic",
     "BedrockAdapter": "bedrock",
     "GeminiAdapter": "gemini",
+    "SageMakerAdapter": "sagemaker",
     "StreamRequest": "text_stream",
     "TextStream": "text_stream",
 }

@@ -110,10 +110,11 @@ class AdapterConformance:
 
     @pytest.mark.asyncio
     async def test_one_byte_at_a_time_makes_the_same_events(self, provider: ScriptedProvider) -> None:
-        for reply in (CALLS, ANSWER):
+        replies = (CALLS, ANSWER) if provider.has_tools else (ANSWER,)
+        for reply in replies:
             provider.reply(reply)
         whole = await self.run(provider, turn_id="t")
-        for reply in (CALLS, ANSWER):
+        for reply in replies:
             provider.reply(_changed(reply, chunk_size=1))
         bytewise = await self.run(provider, turn_id="t")
         assert _untimed(bytewise.events) == _untimed(whole.events)

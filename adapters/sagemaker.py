@@ -1,0 +1,333 @@
+"""Text from models on SageMaker endpoints, whatever their container."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+from pydantic_core import from_json, to_json
+
+from rxloop.adapters.aws_errors import classify, error_of_code, is_error_code
+from rxloop.adapters.aws_frames import FrameDecoder
+from rxloop.adapters.aws_sdk import call_for_stream, default_client
+from rxloop.adapters.base import Adapter
+from rxloop.adapters.sagemaker_payloads import (
+    PROVIDER,
+    AutoPayload,
+    PayloadDecoder,
+    error_of_document,
+    finish_reason_of,
+)
+from rxloop.adapters.text_stream import StreamRequest, TextStream
+from rxloop.checks import function_or_none, instance
+from rxloop.errors import ConfigurationError, MalformedResponseError, RxLoopError, describe
+from rxloop.usage import Usage
+
+__all__ = ("AutoPayload", "PayloadDecoder", "SageMakerAdapter", "inputs_body", "messages_body", "transcript")
+
+_SERVICE = "sagemaker-runtime"
+_OPERATION = "InvokeEndpointWithResponseStream"
+_OWN_MEMBERS = ("Body", "EndpointName")
+_CLIENTS_OWN = (
+    "api_key", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "config", "endpoint_url",
+    "profile_name", "region", "region_name", "verify",
+)  # fmt: skip
+"""What belongs to the client; in a request's body a key would be sent and recorded."""
+
+_CHARACTERS_PER_TOKEN = 4
+_DRAIN_SECONDS = 1.0
+_FORMAT_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+
+
+def messages_body(request: StreamRequest, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The body that OpenAI-compatible containers take: vLLM, Text Generation Inference from 2.0, Large Model Inference.
+
+    Args:
+        request: what is asked.
+        fields: the adapter's fields, at the top: ``max_tokens``, ``temperature``, ``stop`` …
+
+    Source: https://docs.djl.ai/docs/serving/serving/docs/lmi/user_guides/chat_input_output_schema.html
+    """
+    system = [] if request.system is None else [{"role": "system", "content": request.system}]
+    return {"messages": [*system, *request.messages], "stream": True, **fields}
+
+
+def inputs_body(
+    request: StreamRequest, fields: Mapping[str, Any], *, template: Callable[[StreamRequest], str] | None = None
+) -> dict[str, Any]:
+    """
+    The body that containers of plain text generation take: ``{"inputs": …, "parameters": …, "stream": true}``.
+
+    Details are asked for, since the reason why a reply ended is in them.
+
+    Args:
+        request: what is asked.
+        fields: the adapter's fields, which are parameters here: ``max_new_tokens``, ``temperature``, ``stop`` …
+        template: makes the prompt, as the model's chat template would; `transcript` by default. Bind it with
+            ``functools.partial``.
+
+    Source: https://docs.djl.ai/docs/serving/serving/docs/lmi/user_guides/lmi_input_output_schema.html
+    """
+    prompt = (template or transcript)(request)
+    return {"inputs": prompt, "parameters": {"details": True, **fields}, "stream": True}
+
+
+def transcript(request: StreamRequest) -> str:
+    """The conversation as one text: a single message as it is, and more than that line by line, with their roles."""
+    if request.system is None and len(request.messages) == 1:
+        return str(request.messages[0]["content"])
+    system = [] if request.system is None else [f"System: {request.system}"]
+    said = [f"{message['role'].capitalize()}: {message['content']}" for message in request.messages]
+    return "\n\n".join([*system, *said, "Assistant:"])
+
+
+class SageMakerAdapter(Adapter):
+    """
+    A model on a SageMaker endpoint, over ``InvokeEndpointWithResponseStream``: text alone, without tools.
+
+    Every reply is read on a thread of its own, which ends with it; disposing ends both at once. What the container
+    does not count is estimated, at about 4 characters a token: then ``raw_usage`` has ``"estimated": True``, and a
+    warning names the figures. Reasoning is left out.
+
+    Args:
+        client: boto3's ``sagemaker-runtime`` client, which stays the caller's to close and keeps its settings: its own
+            retries add to the turn's (``Config(retries={"total_max_attempts": 1})`` turns them off). By default one
+            with the credentials and the region that boto3 finds, which the adapter closes: without retries, for 256
+            connections.
+        model: the endpoint's name.
+        body: makes the request's body of what is asked and of the ``fields``: `messages_body`, `inputs_body`, or a
+            function of one's own that returns a mapping, text or bytes.
+        payload: makes a decoder of the reply for every step: `AutoPayload`, which tells the common formats by their
+            content, or a `PayloadDecoder` of one's own.
+        invocation: further members of the SDK's call: ``InferenceComponentName``, ``TargetVariant``,
+            ``CustomAttributes``, ``SessionId``, ``Accept``, ``ContentType`` …
+        fields: further fields for the body, by the container's names: ``max_tokens``, ``temperature``,
+            ``stream_options={"include_usage": True}`` …
+
+    Raises:
+        ConfigurationError: boto3 is not installed, there is no region, the client is not one, or a value breaks its
+            rule.
+    """
+
+    provider: ClassVar[str] = PROVIDER
+    default_max_steps = 1
+    supports_tools = False
+
+    def __init__(
+        self,
+        client: Any = None,
+        *,
+        model: str,
+        body: Callable[[StreamRequest, Mapping[str, Any]], Mapping[str, Any] | str | bytes] = messages_body,
+        payload: Callable[[], PayloadDecoder] = AutoPayload,
+        invocation: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        if not isinstance(model, str) or not model.strip():
+            raise ConfigurationError(f"model must be an endpoint's name, but got {model!r}")
+        for reserved in ("inputs", "messages", "stream", "system"):
+            if reserved in fields:
+                raise ConfigurationError(f"{reserved!r} is the turn's to send: give it to Turn, not to the adapter")
+        for unsupported in ("tools", "tool_choice"):
+            if unsupported in fields:
+                raise ConfigurationError(f"SageMakerAdapter supports no tools, but got {unsupported!r}")
+        for owned in _CLIENTS_OWN:
+            if owned in fields:
+                raise ConfigurationError(
+                    f'{owned!r} belongs to the client: SageMakerAdapter(boto3.client("{_SERVICE}", {owned}=…), model=…)'
+                )
+        for name, function in (("body", body), ("payload", payload)):
+            if function is None:
+                raise ConfigurationError(f"{name} must be a function, but got None")
+            function_or_none(name, function)
+        self.model = model
+        self._body = body
+        self._payload = payload
+        self._fields = fields
+        self._owns_client = client is None
+        self.client = default_client(_SERVICE) if client is None else client
+        if not hasattr(self.client, "invoke_endpoint_with_response_stream") or not hasattr(self.client, "meta"):
+            raise ConfigurationError(f'client must be boto3.client("{_SERVICE}"), but got {type(self.client).__name__}')
+        self._invocation = {"ContentType": "application/json", **_checked(self.client, invocation)}
+        self._as_bytes = True
+
+    async def aclose(self) -> None:
+        """Close the client, if the adapter made it."""
+        if self._owns_client:
+            self.client.close()
+
+    async def do_stream(self, request: StreamRequest) -> TextStream:
+        """One streamed request; it goes out when the text is asked for."""
+        if request.system is not None and not isinstance(request.system, str):
+            raise ConfigurationError(f"system must be text, but got {request.system!r:.200}")
+        body, payload = self._encoded(request), self._payload()
+        reply = _Reply(request, payload)
+        return TextStream(
+            self._text(body, reply),
+            finish_reason=lambda: finish_reason_of(payload.raw_stop_reason),
+            usage=reply.usage,
+            raw_stop_reason=lambda: payload.raw_stop_reason,
+            raw_usage=reply.raw_usage,
+            warnings=reply.warnings,
+        )
+
+    def classify_error(self, error: Exception) -> Exception:
+        """What the SDK, its transport or the container reports, in rxloop's terms."""
+        response = getattr(error, "response", None)
+        if isinstance(response, Mapping) and (response.get("Error") or {}).get("Code") == "ModelError":
+            return _of_container(error, response)
+        return classify(error, PROVIDER)
+
+    def _encoded(self, request: StreamRequest) -> bytes:
+        body = self._body(request, self._fields)
+        if isinstance(body, bytes):
+            return body
+        if isinstance(body, str):
+            return body.encode()
+        if not isinstance(body, Mapping):
+            raise ConfigurationError(f"body must return a mapping, text or bytes, but got {body!r:.200}")
+        try:
+            return to_json(body)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"a request must have a JSON form, but this one has none: {describe(error)}", provider=PROVIDER
+            ) from error
+
+    async def _text(self, body: bytes, reply: _Reply) -> AsyncIterator[str]:
+        payload = reply.payload
+        call = partial(
+            self.client.invoke_endpoint_with_response_stream, EndpointName=self.model, Body=body, **self._invocation
+        )
+        async with call_for_stream(call, "Body", as_bytes=self._as_bytes) as stream:
+            frames = FrameDecoder(PROVIDER)
+            async for chunk in stream.chunks:
+                for part in _parts_of_bytes(frames, chunk) if stream.is_bytes else _parts_of_events(chunk):
+                    for piece in _decoded(payload.feed, part):
+                        reply.characters += len(piece)
+                        yield piece
+                    if payload.complete:
+                        break
+                if payload.complete:
+                    break
+            if payload.complete:
+                # what follows the end of a reply is of no interest, but a drained connection can be used again
+                with contextlib.suppress(Exception):
+                    async with asyncio.timeout(_DRAIN_SECONDS):
+                        async for _ in stream.chunks:
+                            pass
+            else:
+                frames.close()
+                for piece in _decoded(lambda _: payload.close(), b""):
+                    reply.characters += len(piece)
+                    yield piece
+        reply.settle()
+
+
+class _Reply:
+    """What is known of a reply, and what has to be estimated."""
+
+    def __init__(self, request: StreamRequest, payload: PayloadDecoder) -> None:
+        self._request = request
+        self.payload = payload
+        self.characters = 0
+        self.warnings: list[str] = []
+
+    def settle(self) -> None:
+        """The reply is whole: note what the container left out."""
+        if self.payload.raw_stop_reason is None:
+            self.warnings.append("the container did not tell why the reply ended: finish_reason is other")
+        if estimated := self._estimated():
+            names = " and ".join(estimated)
+            self.warnings.append(
+                f"the container did not count {names}: estimated at {_CHARACTERS_PER_TOKEN} characters a token"
+            )
+
+    def usage(self) -> Usage:
+        return Usage(**{**self._estimated(), **self.payload.usage})
+
+    def raw_usage(self) -> dict[str, Any]:
+        estimated = {"estimated": True, **self._estimated()} if self._estimated() else {}
+        return {**self.payload.raw_usage, **estimated}
+
+    def _estimated(self) -> dict[str, int]:
+        sent = [self._request.system or "", *(message["content"] for message in self._request.messages)]
+        characters = {"input_tokens": sum(map(len, sent)), "output_tokens": self.characters}
+        return {
+            name: math.ceil(count / _CHARACTERS_PER_TOKEN)
+            for name, count in characters.items()
+            if name not in self.payload.usage
+        }
+
+
+def _parts_of_bytes(frames: FrameDecoder, data: bytes) -> Iterator[bytes]:
+    for heading, payload in frames.feed(data):
+        if heading.kind == "event":
+            if heading.name == "PayloadPart":
+                yield payload
+            continue
+        if heading.kind == "error":
+            raise _reported(heading.name, heading.headers.get(":error-message") or "")
+        try:
+            details = from_json(payload)
+        except ValueError:
+            details = payload.decode(errors="replace")
+        raise _reported(heading.name, details)
+
+
+def _parts_of_events(events: list[Mapping[str, Any]]) -> Iterator[bytes]:
+    for event in events:
+        for name, details in event.items():
+            if name == "PayloadPart":
+                yield details.get("Bytes", b"")
+            elif is_error_code(name):
+                raise _reported(name, details)
+
+
+def _reported(code: str, details: Any) -> Exception:
+    return error_of_code(code, details, provider=PROVIDER, streamed=True)
+
+
+def _decoded(feed: Callable[[bytes], Iterable[str]], part: bytes) -> Iterator[str]:
+    try:
+        yield from feed(part)
+    except RxLoopError:
+        raise
+    except _FORMAT_ERRORS as error:
+        raise MalformedResponseError(
+            f"the payload does not have the container's format: {describe(error)}", provider=PROVIDER
+        ) from error
+
+
+def _of_container(error: Exception, response: Mapping[str, Any]) -> Exception:
+    """
+    The error that the container answered with, which SageMaker reports as its own 424.
+
+    Source: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_runtime_InvokeEndpoint.html
+    """
+    original, said = response.get("OriginalStatusCode"), str(response.get("OriginalMessage") or "")
+    try:
+        document = from_json(said)
+    except ValueError:
+        document = said
+    if not document:
+        document = (response.get("Error") or {}).get("Message") or "the container failed"
+    classified = error_of_document(document, original if isinstance(original, int) else None)
+    classified.status = (response.get("ResponseMetadata") or {}).get("HTTPStatusCode")
+    classified.__cause__ = error
+    return classified
+
+
+def _checked(client: Any, invocation: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The members of the call, as far as the SDK knows them."""
+    instance("invocation", invocation, Mapping, type(None))
+    operation = client.meta.service_model.operation_model(_OPERATION)
+    known = [name for name in operation.input_shape.members if name not in _OWN_MEMBERS]
+    for name in invocation or ():
+        if name not in known:
+            raise ConfigurationError(f"a member of invocation must be one of {', '.join(known)}, but got {name!r}")
+    return invocation or {}
