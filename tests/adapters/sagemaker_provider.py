@@ -41,6 +41,17 @@ class SageMakerProvider:
     def body_length(self, reply: Reply) -> int:
         return len(b"".join(payload(_writes(reply), _part_size(reply))))
 
+    def whole_length(self, reply: Reply) -> int:
+        """After how many bytes of the body the finish reason is there; usage and the mark of the end follow it."""
+        *answer, _usage, _done = _writes(reply)
+        missing = len(b"".join(answer))
+        length = 0
+        for frame in payload(_writes(reply), _part_size(reply)):
+            if missing > 0:
+                length += len(frame)
+                missing -= len(frame) - len(payload([b""])[0])
+        return length
+
     def fail(self, status: int, *, retry_after: float | None = None) -> None:
         self.server.fail(status, retry_after=retry_after)
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import struct
 import uuid
+from binascii import crc32
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -95,11 +97,13 @@ def read(client: Any, seen: list[Event] | None = None, model: str = MODEL) -> li
     return seen
 
 
-def post(server: BedrockServer, path: str = PATH, body: Any = ASKED, **headers: str) -> tuple[int, bytes]:
+def post(
+    server: BedrockServer, path: str = PATH, body: Any = ASKED, method: str = "POST", **headers: str
+) -> tuple[int, bytes]:
     """A request without the SDK."""
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
     try:
-        connection.request("POST", path, json.dumps(body), headers)
+        connection.request(method, path, json.dumps(body), headers)
         response = connection.getresponse()
         return response.status, response.read()
     finally:
@@ -229,7 +233,7 @@ def test_an_event_has_the_recorded_form() -> None:
         (":message-type", "event"),
     ]
     assert payload == b'{"contentBlockIndex":0,"delta":{"text":"a"},"p":"abcdefghijklmnopqrstuvwxyzABCD"}'
-    assert unframed(encoded({"a": {"b": "ü"}}, filler=0))[0][1] == '{"b":"ü"}'.encode()
+    assert unframed(encoded({"a": {"z": 1, "b": "ü"}}, filler=0))[0][1] == '{"b":"ü","z":1}'.encode()
 
 
 def test_events_are_padded_by_lengths_that_vary_and_repeat() -> None:
@@ -302,6 +306,7 @@ def test_either_checksum_can_be_bad_alone() -> None:
     assert len(prelude) == len(whole)
     with pytest.raises(ChecksumMismatch):
         unframed(prelude[:12])
+    assert struct.pack("!I", crc32(prelude[:-4])) == prelude[-4:]
     everything = bad_message_checksum(whole)
     assert unframed(everything[:-1]) == []
     with pytest.raises(ChecksumMismatch):
@@ -515,9 +520,9 @@ def test_unknown_events_blocks_and_deltas_pass_through_the_sdk(server: BedrockSe
     ]
     server.unknown(text("ab"))
     _, body = post(server, authorization="Bearer x")
-    names = [headers[":event-type"] for headers, _ in unframed(body)]
-    assert names[1::2] == ["futureEvent"] * (len(names) // 2)
-    assert "futureEvent" not in names[::2]
+    frames = [(headers[":event-type"], headers.get("future-header")) for headers, _ in unframed(body)]
+    assert frames[1::2] == [("futureEvent", 7)] * (len(frames) // 2)
+    assert ("futureEvent", 7) not in frames[::2]
 
 
 def _unknown_read(index: int) -> list[Event]:
@@ -551,6 +556,17 @@ def test_actions_may_surround_a_reply(server: BedrockServer, client: Any) -> Non
     assert reply["ResponseMetadata"]["HTTPHeaders"]["x"] == "y"
 
 
+def test_http_chunks_may_have_any_size(server: BedrockServer) -> None:
+    length = len(b"".join(encoded(one) for one in message(text("abc"))))
+    for chunk_size in (length, 1):
+        server.reply(text("abc"), chunk_size=chunk_size)
+        assert len(post(server, authorization="Bearer x")[1]) == length
+    server.wait_idle()
+    whole, bytewise = (exchange.bytes_sent for exchange in server.exchanges)
+    # a chunk of one byte is five more on the wire
+    assert bytewise - whole == 6 * length - len(f"{length:x}\r\n\r\n") - length
+
+
 def test_only_frames_can_be_cut(server: BedrockServer) -> None:
     with pytest.raises(AssertionError, match="only frames"):
         server.reply(text("a"), after=[Hold("a")], cut=3)
@@ -560,21 +576,22 @@ def test_only_frames_can_be_cut(server: BedrockServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "headers", "status", "why"),
+    ("request_options", "status", "why"),
     [
-        (PATH, {}, 403, "must be signed"),
-        (PATH, {"authorization": "Basic x"}, 403, "must be signed"),
-        ("/model/m/converse", {"authorization": "Bearer x"}, 404, "no such operation"),
-        ("/model/a/b/converse-stream", {"authorization": "Bearer x"}, 404, "no such operation"),
+        ({}, 403, "must be signed"),
+        ({"authorization": "Basic x"}, 403, "must be signed"),
+        ({"method": "PUT", "authorization": "Bearer x"}, 404, "no such operation: PUT"),
+        ({"path": "/model/m/converse", "authorization": "Bearer x"}, 404, "no such operation"),
+        ({"path": "/model/a/b/converse-stream", "authorization": "Bearer x"}, 404, "no such operation"),
     ],
 )
 def test_a_request_that_the_service_refuses_fails_the_test(
-    path: str, headers: dict[str, str], status: int, why: str
+    request_options: dict[str, str], status: int, why: str
 ) -> None:
     def refused() -> None:
         with BedrockServer() as server:
             server.reply(text("never"))
-            statuses.append(post(server, path, **headers)[0])
+            statuses.append(post(server, **request_options)[0])
 
     statuses: list[int] = []
     with pytest.raises(AssertionError, match=why):
@@ -634,6 +651,8 @@ def test_the_provider_scripts_what_a_reply_says(server: BedrockServer, client: A
         {"text": "bü"},
     ]
     assert json.loads("".join(delta["toolUse"]["input"] for delta in deltas[4:])) == {"a": 1}
+    (start,) = [one["contentBlockStart"] for one in whole if "contentBlockStart" in one]
+    assert start == {"contentBlockIndex": 2, "start": {"toolUse": {"toolUseId": "call_1", "name": "add"}}}
     assert whole[-2:] == [
         {"messageStop": {"stopReason": "max_tokens"}},
         {
@@ -727,6 +746,9 @@ def test_a_history_is_read_in_wire_order(server: BedrockServer) -> None:
     for changes, why in refused:
         with pytest.raises(AssertionError, match=why):
             history(**changes)
+    odd = {"toolUse": {"toolUseId": "call.1", "name": "add", "input": {}}}
+    with pytest.raises(AssertionError, match="refuses such ids"):
+        history(messages=[messages[0], {"role": "assistant", "content": [odd]}])
     provider.fail(500)
     post(server, body={"messages": messages}, authorization="Bearer x")
     with pytest.raises(AssertionError, match="needs the tools"):

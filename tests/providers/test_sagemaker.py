@@ -406,6 +406,19 @@ def test_a_stream_that_is_closed_leaves(server: SageMakerServer, client: Any) ->
 # the scripted provider
 
 
+@pytest.mark.parametrize("chunk_size", [None, 1])
+def test_the_provider_tells_where_the_answer_is_whole(
+    server: SageMakerServer, client: Any, chunk_size: int | None
+) -> None:
+    provider = SageMakerProvider(server)
+    reply = Reply(text=("a", "bü"), chunk_size=chunk_size)
+    length = provider.whole_length(reply)
+    assert length < provider.body_length(reply)
+    for cut, is_whole in ((length, True), (length - 1, False)):
+        provider.reply(replace(reply, cut=cut))
+        assert (b'"finish_reason":"stop"}]}\n\n' in b"".join(read(client))) is is_whole
+
+
 def test_the_provider_scripts_what_a_reply_says(server: SageMakerServer, client: Any) -> None:
     provider = SageMakerProvider(server)
     usage = Usage(20, 9, cache_read_tokens=5, reasoning_tokens=4)
@@ -422,9 +435,14 @@ def test_the_provider_scripts_what_a_reply_says(server: SageMakerServer, client:
     provider.reply(replace(reply, chunk_size=1))
     bytewise = read(client)
     assert b"".join(bytewise) == b"".join(whole)
-    assert bytewise != whole
+    assert {len(part) for part in bytewise[:-1]} == {37}
     provider.unknown(reply)
     assert read(client)[-len(whole) :] == whole
+    provider.unknown(reply)
+    buffer = EventStreamBuffer()
+    buffer.add_data(post(server))
+    kinds = [found.headers[":event-type"] for found in buffer]
+    assert kinds == ["FutureEvent", "PayloadPart"] * (len(whole) + 2) + ["FutureEvent"]
     for chunk_size in (None, 1):
         length = provider.body_length(replace(reply, chunk_size=chunk_size))
         for cut in (0, 40, length):
@@ -432,7 +450,7 @@ def test_the_provider_scripts_what_a_reply_says(server: SageMakerServer, client:
             assert len(post(server)) == cut
         provider.reply(replace(reply, chunk_size=chunk_size))
         assert len(post(server)) == length
-    assert provider.requests == 11
+    assert provider.requests == 12
     with pytest.raises(AssertionError, match="no tools"):
         provider.reply(Reply(calls=(Call("add", {}, "call_1"),)))
 
