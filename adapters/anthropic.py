@@ -14,6 +14,14 @@ from rxloop.adapters.anthropic_decoder import PROVIDERS_CALLS, AnthropicBytesDec
 from rxloop.adapters.anthropic_errors import classify
 from rxloop.adapters.base import Adapter
 from rxloop.adapters.declarations import declare, names_for
+from rxloop.adapters.messages import (
+    check_answers,
+    check_fields,
+    check_model,
+    messages_of,
+    prompt_blocks,
+    with_user_content,
+)
 from rxloop.adapters.names import NameMap
 from rxloop.adapters.pump import Wire, pump
 from rxloop.checks import whole
@@ -26,7 +34,6 @@ __all__ = ("AnthropicAdapter",)
 _CLIENTS_OWN = (
     "api_key", "auth_token", "base_url", "default_headers", "default_query", "http_client", "max_retries",
 )  # fmt: skip
-"""What belongs to the client; in a request's body a key would be sent and recorded."""
 
 _RESULT_BLOCKS = {
     "text": "text",
@@ -64,17 +71,14 @@ class AnthropicAdapter(Adapter):
     provider: ClassVar[str] = "anthropic"
 
     def __init__(self, client: Any = None, *, model: str, max_tokens: int = 8192, **fields: Any) -> None:
-        if not isinstance(model, str) or not model:
-            raise ConfigurationError(f"model must be a non-empty string, but got {model!r}")
+        check_model(model)
         whole("max_tokens", max_tokens, minimum=1)
-        for reserved in ("messages", "stream", "system", "tools"):
-            if reserved in fields:
-                raise ConfigurationError(f"{reserved!r} is the turn's to send: give it to Turn, not to the adapter")
-        for owned in _CLIENTS_OWN:
-            if owned in fields:
-                raise ConfigurationError(
-                    f"{owned!r} belongs to the client: AnthropicAdapter(AsyncAnthropic({owned}=…), model=…)"
-                )
+        check_fields(
+            fields,
+            turns=("messages", "stream", "system", "tools"),
+            clients=_CLIENTS_OWN,
+            example="AnthropicAdapter(AsyncAnthropic({}), model=…)",
+        )
         self.model = model
         self.max_tokens = max_tokens
         self._owns_client = client is None
@@ -99,13 +103,14 @@ class AnthropicAdapter(Adapter):
         Raises:
             ConfigurationError: the prompt is empty, or a tool call has not exactly one result.
         """
-        messages = _messages_of(conversation)
+        messages = messages_of(conversation)
         check_pairs(messages)
         if prompt is None:
             if not messages:
                 raise ConfigurationError("a turn needs a prompt or a conversation, but got neither")
             return messages
-        return _with_user_content(_without_pending(messages), _prompt_blocks(prompt))
+        blocks = prompt_blocks(prompt, text=_text_block, is_content=_is_content)
+        return with_user_content(_without_pending(messages), blocks, text=_text_block)
 
     def append(
         self, conversation: Conversation, result: StepResult, tool_results: Sequence[ToolResult]
@@ -242,23 +247,13 @@ def check_pairs(messages: Conversation) -> None:
 
     Source: https://platform.claude.com/docs/en/agents-and-tools/tool-use/handle-tool-calls
     """
-    open_calls: set[str] = set()
-    for message in (*messages, {}):
-        blocks = _blocks(message)
-        for block in blocks:
-            if block.get("type") == "tool_result":
-                call_id = str(block.get("tool_use_id"))
-                if call_id not in open_calls:
-                    raise ConfigurationError(
-                        f"every tool result must answer one call of the message before it, but {call_id!r} does not"
-                    )
-                open_calls.discard(call_id)
-        if open_calls:
-            raise ConfigurationError(
-                f"every tool call must have exactly one result in the next message, but "
-                f"{', '.join(map(repr, sorted(open_calls)))} has none"
-            )
-        open_calls = {str(block.get("id")) for block in blocks if block.get("type") == "tool_use"}
+    check_answers(
+        messages,
+        calls=lambda message: [str(block.get("id")) for block in _blocks(message) if block.get("type") == "tool_use"],
+        results=lambda message: [
+            str(block.get("tool_use_id")) for block in _blocks(message) if block.get("type") == "tool_result"
+        ],
+    )
 
 
 def _asynchronous(client: Any) -> Any:
@@ -324,52 +319,21 @@ def _without_pending(messages: list[Mapping[str, Any]]) -> list[Mapping[str, Any
     return [*messages[:first], *kept]
 
 
-def _messages_of(conversation: Any) -> list[Mapping[str, Any]]:
-    if isinstance(conversation, (str, bytes, Mapping)) or not isinstance(conversation, Iterable):
-        raise ConfigurationError(f"conversation must be a list of messages, but got {conversation!r:.200}")
-    messages = list(conversation)
-    for message in messages:
-        content = message.get("content") if isinstance(message, Mapping) else None
-        if not isinstance(content, (str, list, tuple)) or message.get("role") not in ("user", "assistant"):
-            raise ConfigurationError(
-                f"a message must have a role, user or assistant, and content, text or a list, but got {message!r:.200}"
-            )
-    return messages
-
-
 def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     content = message.get("content")
     if isinstance(content, str):
-        return [{"type": "text", "text": content}]
+        return [_text_block(content)]
     return [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
 
 
-def _prompt_blocks(prompt: Any) -> list[Mapping[str, Any]]:
-    if isinstance(prompt, str):
-        blocks: list[Any] = [{"type": "text", "text": prompt}] if prompt.strip() else []
-    elif isinstance(prompt, Sequence):
-        blocks = [{"type": "text", "text": item} if isinstance(item, str) else item for item in prompt]
-    else:
-        blocks = [prompt]
-    if not blocks or not all(map(_is_content, blocks)):
-        raise ConfigurationError(f"prompt must be non-empty text or content blocks, but got {prompt!r:.200}")
-    return blocks
+def _text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 def _is_content(block: Any) -> bool:
     if not isinstance(block, Mapping) or not block.get("type"):
         return False
     return block["type"] != "text" or bool(str(block.get("text") or "").strip())
-
-
-def _with_user_content(messages: list[Mapping[str, Any]], blocks: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages with the blocks at their end, in the last message if that is the user's already."""
-    if messages and messages[-1].get("role") == "user":
-        last = messages[-1]
-        content = last["content"]
-        earlier = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-        return [*messages[:-1], {**last, "content": [*earlier, *blocks]}]
-    return [*messages, {"role": "user", "content": blocks}]
 
 
 def _result_block(result: ToolResult) -> dict[str, Any]:

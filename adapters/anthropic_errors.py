@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rxloop.adapters.http_errors import error_for_status, retry_after
+from rxloop.adapters.http_errors import classified, error_for_status, retry_after
 from rxloop.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -87,14 +87,7 @@ def classify(error: Exception) -> Exception:
 
     An error that neither of them raised is a fault of the program and stays as it is.
     """
-    if isinstance(error, RxLoopError):
-        return error
-    classified = _classified(error)
-    if classified is None:
-        return error
-    # a header's fault has the header in its text, and so the key: no traceback may show it
-    classified.__cause__ = None if _shows_a_header(error) else error
-    return classified
+    return classified(error, _known, shows_a_secret=_shows_a_header)
 
 
 def _shows_a_header(error: Exception) -> bool:
@@ -103,7 +96,7 @@ def _shows_a_header(error: Exception) -> bool:
     return isinstance(error.__cause__, httpx2.LocalProtocolError) and "header" in str(error.__cause__).lower()
 
 
-def _classified(error: Exception) -> RxLoopError | None:
+def _known(error: Exception) -> RxLoopError | None:
     import anthropic
     import httpx2
 
@@ -115,10 +108,10 @@ def _classified(error: Exception) -> RxLoopError | None:
         status = error.status_code if error.status_code >= 400 else None
         message = details.get("message") or body.get("message") or (error.message if status else None)
         delay = retry_after(error.response.headers)
-        classified = error_of_type({**details, "message": message}, status=status, delay=delay)
+        found = error_of_type({**details, "message": message}, status=status, delay=delay)
         if status is not None and (status in (408, 409) or status >= 500):
-            classified.retryable = True
-        return classified
+            found.retryable = True
+        return found
     if isinstance(error, (anthropic.APITimeoutError, httpx2.TimeoutException)):
         return TimedOutError(
             "the transport's own timeout ran out", clock="transport", provider=_PROVIDER, retryable=True

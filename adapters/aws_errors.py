@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rxloop.adapters.http_errors import error_for_status, retry_after
+from rxloop.adapters.http_errors import classified, error_for_status, retry_after
 from rxloop.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -134,22 +134,18 @@ def classify(error: Exception, provider: str) -> Exception:
         error: what was raised.
         provider: the name that the error carries.
     """
-    if isinstance(error, RxLoopError):
-        return error
-    classified = _classified(error, provider)
-    if classified is None:
-        return error
-    # a header's fault has the header in its text, and so the key: no traceback may show it
-    shown = _shows_a_header(error) or _SECRET in str(error)
-    classified.__cause__ = None if shown else error
-    return classified
+    return classified(
+        error,
+        lambda error: _known(error, provider),
+        shows_a_secret=lambda error: _shows_a_header(error) or _SECRET in str(error),
+    )
 
 
 def _shows_a_header(error: Exception) -> bool:
     return "invalid header value" in str(error).lower()
 
 
-def _classified(error: Exception, provider: str) -> RxLoopError | None:
+def _known(error: Exception, provider: str) -> RxLoopError | None:
     import ssl
 
     import urllib3.exceptions as transport
@@ -211,12 +207,10 @@ def _of_response(error: Any, provider: str) -> ProviderError:
     status = metadata.get("HTTPStatusCode")
     status = status if isinstance(status, int) and status >= 400 else None
     headers = metadata.get("HTTPHeaders") or {}
-    classified = error_of_code(
-        code, {**response, **details}, provider=provider, status=status, delay=retry_after(headers)
-    )
+    found = error_of_code(code, {**response, **details}, provider=provider, status=status, delay=retry_after(headers))
     if status is not None and (status in (408, 409) or status >= 500):
-        classified.retryable = True
-    return classified
+        found.retryable = True
+    return found
 
 
 def _any_of(document: Mapping[str, Any], *names: str) -> Any:

@@ -19,6 +19,14 @@ from rxloop.adapters.aws_sdk import call_for_stream, default_client, send_body
 from rxloop.adapters.base import Adapter
 from rxloop.adapters.bedrock_decoder import PROVIDER, BedrockBytesDecoder, BedrockDecoder, is_providers_call
 from rxloop.adapters.declarations import declare, names_for
+from rxloop.adapters.messages import (
+    check_answers,
+    check_fields,
+    check_model,
+    messages_of,
+    prompt_blocks,
+    with_user_content,
+)
 from rxloop.adapters.names import NameMap
 from rxloop.adapters.pump import Wire, pump
 from rxloop.errors import ConfigurationError, describe
@@ -46,7 +54,6 @@ _CLIENTS_OWN = (
     "api_key", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "config", "endpoint_url",
     "profile_name", "region", "region_name", "verify",
 )  # fmt: skip
-"""What belongs to the client; in a request's body a key would be sent and recorded."""
 
 _RESULT_BLOCKS = {
     "document": "source",
@@ -93,17 +100,13 @@ class BedrockAdapter(Adapter):
     provider: ClassVar[str] = PROVIDER
 
     def __init__(self, client: Any = None, *, model: str, **fields: Any) -> None:
-        if not isinstance(model, str) or not model.strip():
-            raise ConfigurationError(f"model must be a model's identifier or ARN, but got {model!r}")
-        for reserved in ("messages", "modelId", "system", "tools"):
-            if reserved in fields:
-                raise ConfigurationError(f"{reserved!r} is the turn's to send: give it to Turn, not to the adapter")
-        for owned in _CLIENTS_OWN:
-            if owned in fields:
-                raise ConfigurationError(
-                    f"{owned!r} belongs to the client: "
-                    f'BedrockAdapter(boto3.client("bedrock-runtime", {owned}=…), model=…)'
-                )
+        check_model(model)
+        check_fields(
+            fields,
+            turns=("messages", "modelId", "system", "tools"),
+            clients=_CLIENTS_OWN,
+            example='BedrockAdapter(boto3.client("bedrock-runtime", {}), model=…)',
+        )
         self.model = model
         self._fields = _body_fields(fields)
         self._owns_client = client is None
@@ -138,7 +141,7 @@ class BedrockAdapter(Adapter):
             if not messages:
                 raise ConfigurationError("a turn needs a prompt or a conversation, but got neither")
             return messages
-        return _with_user_content(messages, _prompt_blocks(prompt))
+        return with_user_content(messages, _prompt_blocks(prompt), text=_text_block)
 
     def append(
         self, conversation: Conversation, result: StepResult, tool_results: Sequence[ToolResult]
@@ -160,7 +163,7 @@ class BedrockAdapter(Adapter):
         messages = [_with_accepted_ids(message) for message in step.conversation]
         request: dict[str, Any] = {"messages": messages, **self._fields}
         if step.system is not None:
-            request["system"] = _prompt_blocks(step.system, name="system")
+            request["system"] = _prompt_blocks(step.system, "system")
         tools = [
             declare(item, names, "toolSpec") if isinstance(item, ToolDeclaration) else dict(item) for item in step.tools
         ]
@@ -229,23 +232,18 @@ def check_pairs(messages: Conversation) -> None:
 
     Source: https://docs.aws.amazon.com/bedrock/latest/userguide/tool-use-inference-call.html
     """
-    open_calls: set[str] = set()
-    for message in (*messages, {}):
-        blocks = _blocks(message)
-        if message.get("role") != "assistant":
-            for result in _members(blocks, "toolResult"):
-                call_id = str(result.get("toolUseId"))
-                if call_id not in open_calls:
-                    raise ConfigurationError(
-                        f"every tool result must answer one call of the message before it, but {call_id!r} does not"
-                    )
-                open_calls.discard(call_id)
-        if open_calls:
-            raise ConfigurationError(
-                f"every tool call must have exactly one result in the next message, but "
-                f"{', '.join(map(repr, sorted(open_calls)))} has none"
-            )
-        open_calls = {str(call.get("toolUseId")) for call in _members(blocks, "toolUse") if not is_providers_call(call)}
+    check_answers(messages, calls=_calls, results=_answered)
+
+
+def _calls(message: Mapping[str, Any]) -> list[str]:
+    calls = _members(_blocks(message), "toolUse")
+    return [str(call.get("toolUseId")) for call in calls if not is_providers_call(call)]
+
+
+def _answered(message: Mapping[str, Any]) -> list[str]:
+    # the provider answers its own calls within its reply
+    results = _members(_blocks(message), "toolResult") if message.get("role") == "user" else []
+    return [str(result.get("toolUseId")) for result in results]
 
 
 def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -262,32 +260,20 @@ def _names(step: Step) -> NameMap:
 
 
 def _messages_of(conversation: Any) -> list[Mapping[str, Any]]:
-    if isinstance(conversation, (str, bytes, Mapping)) or not isinstance(conversation, Iterable):
-        raise ConfigurationError(f"conversation must be a list of messages, but got {conversation!r:.200}")
     messages: list[Mapping[str, Any]] = []
-    for message in conversation:
-        content = message.get("content") if isinstance(message, Mapping) else None
-        if not isinstance(content, (str, list, tuple)) or message.get("role") not in ("user", "assistant"):
-            raise ConfigurationError(
-                f"a message must have a role, user or assistant, and content, text or a list, but got {message!r:.200}"
-            )
-        if isinstance(content, str):
-            content = [{"text": content}]
-        messages.append({**message, "content": _as_json(content)})
+    for message in messages_of(conversation):
+        content = message["content"]
+        messages.append({**message, "content": _as_json([_text_block(content)] if type(content) is str else content)})
     return messages
 
 
-def _prompt_blocks(prompt: Any, *, name: str = "prompt") -> list[Mapping[str, Any]]:
-    if isinstance(prompt, str):
-        blocks: list[Any] = [{"text": prompt}]
-    elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
-        blocks = [{"text": item} if isinstance(item, str) else item for item in prompt]
-    else:
-        blocks = [prompt]
-    if not blocks or not all(map(_is_content, blocks)):
-        raise ConfigurationError(f"{name} must be non-empty text or content blocks, but got {prompt!r:.200}")
-    checked: list[Mapping[str, Any]] = _as_json(blocks)
-    return checked
+def _prompt_blocks(prompt: Any, name: str = "prompt") -> list[Any]:
+    blocks: list[Any] = _as_json(prompt_blocks(prompt, text=_text_block, is_content=_is_content, name=name))
+    return blocks
+
+
+def _text_block(text: str) -> dict[str, Any]:
+    return {"text": text}
 
 
 def _is_content(block: Any) -> bool:
@@ -300,12 +286,11 @@ def _as_json(value: Any, name: str = "") -> Any:
     """The same in the API's JSON, in which ``bytes`` are base64."""
     if isinstance(value, (bytes, bytearray)):
         return base64.b64encode(value).decode()
-    if isinstance(value, str):
-        if name == "bytes":
-            _check_base64(value)
-        return value
     if isinstance(value, Mapping):
-        return {key: _as_json(item, key) for key, item in value.items()}
+        if name == "source" and isinstance(value.get("bytes"), str):
+            _check_base64(value["bytes"])
+        # a call's arguments are the model's own
+        return {key: item if key == "input" else _as_json(item, key) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_as_json(item) for item in value]
     return value
@@ -316,14 +301,6 @@ def _check_base64(value: str) -> None:
         base64.b64decode(value, validate=True)
     except binascii.Error as error:
         raise ConfigurationError(f"bytes must be bytes or base64, but got {value!r:.100}") from error
-
-
-def _with_user_content(messages: list[Mapping[str, Any]], blocks: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages with the blocks at their end, in the last message if that is the user's already."""
-    if messages and messages[-1].get("role") == "user":
-        last = messages[-1]
-        return [*messages[:-1], {**last, "content": [*last["content"], *blocks]}]
-    return [*messages, {"role": "user", "content": blocks}]
 
 
 def _declarations_of(messages: Conversation) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from rxloop.adapters.declarations import declare, names_for
 from rxloop.adapters.gemini_decoder import GeminiBytesDecoder, GeminiDecoder
 from rxloop.adapters.gemini_errors import classify
 from rxloop.adapters.gemini_sdk import as_mappings, bytes_seam
+from rxloop.adapters.messages import check_fields, prompt_blocks
 from rxloop.adapters.names import NameMap
 from rxloop.adapters.pump import Wire, pump
 from rxloop.breaker import Breaker
@@ -94,12 +95,12 @@ class GeminiAdapter(Adapter):
     def __init__(self, client: Any = None, *, model: str, **fields: Any) -> None:
         if not isinstance(model, str) or not model or any(mark in model for mark in ("..", "?", "&")):
             raise ConfigurationError(f"model must be a model's name, but got {model!r}")
-        for reserved in ("contents", "system_instruction", "systemInstruction", "tools"):
-            if reserved in fields:
-                raise ConfigurationError(f"{reserved!r} is the turn's to send: give it to Turn, not to the adapter")
-        for owned in ("api_key", "credentials", "http_options", "location", "project", "vertexai"):
-            if owned in fields:
-                raise ConfigurationError(f"{owned!r} belongs to the client: GeminiAdapter(Client({owned}=…), model=…)")
+        check_fields(
+            fields,
+            turns=("contents", "system_instruction", "systemInstruction", "tools"),
+            clients=("api_key", "credentials", "http_options", "location", "project", "vertexai"),
+            example="GeminiAdapter(Client({}), model=…)",
+        )
         self.model = model
         self._owns_client = client is None
         self.client = _default_client() if client is None else client
@@ -274,15 +275,12 @@ def _names(step: Step) -> NameMap:
 
 
 def _prompt_parts(prompt: Any) -> list[Any]:
-    if isinstance(prompt, str):
-        parts: list[Any] = [{"text": prompt}] if prompt.strip() else []
-    elif isinstance(prompt, Sequence):
-        parts = [{"text": item} if isinstance(item, str) else item for item in prompt]
-    else:
-        parts = [prompt]
-    if not parts or not all(isinstance(part, Mapping) and part for part in parts):
-        raise ConfigurationError(f"prompt must be non-empty text or parts, but got {prompt!r:.200}")
-    return parts
+    return prompt_blocks(
+        prompt,
+        text=lambda text: {"text": text},
+        is_content=lambda part: isinstance(part, Mapping) and bool(part),
+        what="parts",
+    )
 
 
 def _with_aliases(tool_config: Mapping[str, Any], names: NameMap) -> Mapping[str, Any]:

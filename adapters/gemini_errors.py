@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rxloop.adapters.http_errors import error_for_status, retry_after
+from rxloop.adapters.http_errors import classified, error_for_status, retry_after
 from rxloop.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -79,14 +79,7 @@ def classify(error: Exception) -> Exception:
 
     An error that neither of them raised is a fault of the program and stays as it is.
     """
-    if isinstance(error, RxLoopError):
-        return error
-    classified = _classified(error)
-    if classified is None:
-        return error
-    # a header's fault has the header in its text, and so the key: no traceback may show it
-    classified.__cause__ = None if _shows_a_header(error) else error
-    return classified
+    return classified(error, _known, shows_a_secret=_shows_a_header)
 
 
 def _shows_a_header(error: Exception) -> bool:
@@ -98,7 +91,7 @@ def _shows_a_header(error: Exception) -> bool:
     return type(error).__name__ == "LocalProtocolError" and "header" in str(error).lower()
 
 
-def _classified(error: Exception) -> RxLoopError | None:
+def _known(error: Exception) -> RxLoopError | None:
     from google.auth import exceptions as auth
     from google.genai import errors
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rxloop.errors import (
     AuthenticationError,
@@ -15,10 +15,11 @@ from rxloop.errors import (
     PermissionDeniedError,
     ProviderError,
     RateLimitedError,
+    RxLoopError,
     ServerError,
 )
 
-__all__ = ("error_for_status", "retry_after")
+__all__ = ("classified", "error_for_status", "retry_after")
 
 _STATUSES: Mapping[int, type[ProviderError]] = {
     401: AuthenticationError,
@@ -29,6 +30,31 @@ _STATUSES: Mapping[int, type[ProviderError]] = {
     503: OverloadedError,
     529: OverloadedError,
 }
+
+
+def classified(
+    error: Exception,
+    known: Callable[[Exception], RxLoopError | None],
+    *,
+    shows_a_secret: Callable[[Exception], bool],
+) -> Exception:
+    """
+    Turn what an SDK or its transport raised into one of rxloop's errors, with the original as its cause.
+
+    An error that neither of them raised is a fault of the program and stays as it is.
+
+    Args:
+        error: what was raised.
+        known: the error that it stands for; ``None`` where it is neither of theirs.
+        shows_a_secret: whether its text has a key in it, as a header's fault may; then no traceback may show it.
+    """
+    if isinstance(error, RxLoopError):
+        return error
+    found = known(error)
+    if found is None:
+        return error
+    found.__cause__ = None if shows_a_secret(error) else error
+    return found
 
 
 def error_for_status(
