@@ -221,7 +221,8 @@ class SageMakerAdapter(Adapter):
                         async for _ in stream.chunks:
                             pass
             else:
-                frames.close()
+                if payload.raw_stop_reason is None:
+                    frames.close()
                 for piece in _decoded(lambda _: payload.close(), b""):
                     reply.characters += len(piece)
                     yield piece

@@ -81,8 +81,7 @@ _FIRST_OF_EVENTS = b":deir"
 
 _DONE = b"[DONE]"
 _NOT_WHOLE: Mapping[str, str] = {
-    "sse": "[DONE]",
-    "lines": "a finish reason",
+    "choices": "a finish reason",
     "token": "generated_text or details",
     "generation": "a stop reason",
 }
@@ -131,10 +130,10 @@ class AutoPayload:
     The common formats, told apart by their content.
 
     Lines of JSON, server-sent events, or one whole JSON document, of the OpenAI-compatible containers (chat and text
-    completions), Text Generation Inference, Large Model Inference and Llama. A reply without its end mark is an error:
-    ``[DONE]`` for OpenAI's server-sent events, a finish reason for its lines, ``generated_text`` or ``details`` for
-    tokens, a stop reason for Llama. ``{"outputs": […]}`` has none, and ends with the payload. Special tokens and
-    reasoning are no text.
+    completions), Text Generation Inference, Large Model Inference and Llama. Special tokens and reasoning are no text.
+
+    A reply without the mark at its end is an error: a finish reason or ``[DONE]`` for completions, ``generated_text``
+    or ``details`` for tokens, a stop reason for Llama. A whole text, and ``{"outputs": […]}``, end with the payload.
     """
 
     __slots__ = (
@@ -209,17 +208,19 @@ class AutoPayload:
         """
         if self.complete:
             return
-        if self._sse is not None:
-            try:
+        try:
+            if self._sse is not None:
                 for event in self._sse.close():
                     yield from self._event(event)
                 yield from self._stray_lines()
-            except MalformedResponseError as error:
+            elif rest := b"".join(self._pieces).strip():
+                yield from self._record(_parsed(rest))
+        except MalformedResponseError as error:
+            # what was cut off after the end of the answer is not missed
+            if self.raw_stop_reason is None:
                 raise StreamInterruptedError(
-                    f"the payload ended in the middle of an event ({error})", provider=PROVIDER
+                    f"the payload ended in the middle of a record: {error}", provider=PROVIDER
                 ) from error
-        elif rest := b"".join(self._pieces).strip():
-            yield from self._last(rest)
         if self.complete or self._ended:
             return
         if self._format:
@@ -235,8 +236,8 @@ class AutoPayload:
     def _event(self, data: bytes) -> Iterator[str]:
         if data.strip() == _DONE:
             self.complete = True
-            return
-        yield from self._record(_parsed(data))
+        elif data:
+            yield from self._record(_parsed(data))
 
     def _stray_lines(self) -> Iterator[str]:
         """An error document may follow events without being one."""
@@ -269,15 +270,6 @@ class AutoPayload:
         if rest:
             self._pieces.append(rest)
 
-    def _last(self, rest: bytes) -> Iterator[str]:
-        try:
-            record = from_json(rest)
-        except ValueError as error:
-            if "EOF" not in str(error):
-                raise _no_json(rest) from None
-            raise StreamInterruptedError("the payload ended in the middle of its JSON", provider=PROVIDER) from None
-        yield from self._record(record)
-
     def _record(self, record: Any) -> Iterator[str]:
         if isinstance(record, list):
             for item in record:
@@ -304,20 +296,21 @@ class AutoPayload:
 
         Source: https://platform.openai.com/docs/api-reference/chat-streaming
         """
-        self._format = "lines" if self._sse is None else "sse"
+        self._format = "choices"
         usage = mapping(record, "usage")
         if usage:
             self._count(usage, "prompt_tokens", "completion_tokens")
             self._count_part(usage, "prompt_tokens_details", "cached_tokens", "cache_read_tokens")
             self._count_part(usage, "completion_tokens_details", "reasoning_tokens", "reasoning_tokens")
-        for choice in record["choices"]:
+        for choice in record["choices"] or ():
             if choice.get("index"):
                 # of several answers the first is the turn's
                 continue
             part = mapping(choice, "delta") or mapping(choice, "message")
             yield from _texts(choice.get("text") if part is None else part.get("content"))
             if self._stopped(choice, "finish_reason") or "message" in choice:
-                self._ended = self._sse is None
+                # the usage may follow
+                self._ended = True
 
     def _tokens(self, record: Mapping[str, Any]) -> Iterator[str]:
         """A token of Text Generation Inference or Large Model Inference, or the whole text."""
