@@ -462,12 +462,7 @@ class BedrockBytesDecoder:
     def close(self) -> Iterable[Any]:
         """The whole reply."""
         if self._document is not None:
-            try:
-                reply = from_json(b"".join(self._document), allow_inf_nan=False)
-            except ValueError:
-                raise StreamInterruptedError(
-                    "the reply ended in the middle of its JSON document", provider=PROVIDER
-                ) from None
+            reply = _document(b"".join(self._document))
             return [*self._decoder.whole(reply), *self._decoder.close()]
         if not self._decoder.stopped:
             self._frames.close()
@@ -521,6 +516,19 @@ def _resendable(blocks: list[_Block]) -> list[_Block]:
         if fit:
             kept.append(block)
     return kept
+
+
+def _document(body: bytes) -> Any:
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        if str(error).startswith("EOF"):
+            raise StreamInterruptedError(
+                "the reply ended in the middle of its JSON document", provider=PROVIDER
+            ) from None
+        raise MalformedResponseError(
+            f"the reply must be one JSON document, but has {error}", provider=PROVIDER
+        ) from None
 
 
 def _reported(kind: str, name: str, headers: Mapping[str, str], payload: bytes) -> Exception:
