@@ -10,13 +10,13 @@ import pytest
 from reactivex import operators as ops
 
 from rxloop import iterate
-from rxloop.errors import RxLoopError
+from rxloop.errors import ConfigurationError, RxLoopError
 from rxloop.events import ReasoningDelta, RetryScheduled, StepFinished, StepStarted, TextDelta
 from rxloop.testing import check_grammar
 from rxloop.testing.replay import ReplayedTurn, replay
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
-PROVIDERS = ("anthropic", "gemini", "vertex-gemini")
+PROVIDERS = ("anthropic", "bedrock", "gemini", "vertex-gemini")
 
 pytestmark = [
     pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of recorded traffic lies beside the repository"),
@@ -36,7 +36,10 @@ ERROR_KINDS = {
     "INVALID_ARGUMENT": "invalid_request",
     "NOT_FOUND": "model_not_found",
     "RESOURCE_EXHAUSTED": "rate_limited",
+    "UnrecognizedClientException": "authentication",
 }
+STATUS_KINDS = {400: "invalid_request", 403: "permission", 429: "rate_limited", 500: "server"}
+"""Where the provider's own name of an error was not recorded."""
 
 
 def lines(name: str) -> list[dict[str, Any]]:
@@ -45,7 +48,13 @@ def lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (CORPUS / name).read_text("utf-8").splitlines()]
 
 
-FILES = [item["file"] for item in lines("index.jsonl") if item["provider"] in PROVIDERS]
+REFUSED = {
+    "files/bedrock/otel-contrib__test_invoke_model_with_response_stream_invalid_model.yaml": "must be a JSON object",
+}
+"""Recordings of which no turn can be made, and why: the first has no request body."""
+
+RECORDED = [item["file"] for item in lines("index.jsonl") if item["provider"] in PROVIDERS]
+FILES = [file for file in RECORDED if file not in REFUSED]
 EXPECTED: dict[str, dict[int, dict[str, Any]]] = {}
 for _line in lines("expected.jsonl"):
     EXPECTED.setdefault(_line["file"], {})[_line["response"]] = _line
@@ -63,9 +72,22 @@ def gemini_usage_of(raw: dict[str, Any]) -> dict[str, int]:
     }
 
 
+def bedrock_usage_of(raw: dict[str, Any]) -> dict[str, int]:
+    read, written = raw.get("cacheReadInputTokens", 0), raw.get("cacheWriteInputTokens", 0)
+    return {
+        "input_tokens": raw["inputTokens"] + read + written,
+        "output_tokens": raw["outputTokens"],
+        "cache_read_tokens": read,
+        "cache_write_tokens": written,
+        "reasoning_tokens": 0,
+    }
+
+
 def usage_of(raw: dict[str, Any] | None, file: str) -> dict[str, int]:
     if "gemini/" in file:
         return gemini_usage_of(raw or {})
+    if raw is not None and "inputTokens" in raw:
+        return bedrock_usage_of(raw)
     figures = {key: value or 0 for key, value in (raw or {}).items() if not isinstance(value, (dict, list))}
     read, written = figures.get("cache_read_input_tokens", 0), figures.get("cache_creation_input_tokens", 0)
     return {
@@ -94,7 +116,10 @@ def error_kind(line: dict[str, Any]) -> str | None:
     if line["error"] is not None:
         if "API key not valid" in str(line["error"]["message"]):
             return "authentication"
-        return ERROR_KINDS[line["error"]["type"]]
+        if line["error"]["where"] == "body":
+            return "malformed_response"
+        kind = line["error"]["type"]
+        return ERROR_KINDS[kind] if kind else STATUS_KINDS[line["error"]["status"]]
     return None if line["complete"] else "stream_interrupted"
 
 
@@ -164,3 +189,9 @@ async def test_every_response_is_what_the_wire_says(file: str) -> None:
         if "tool_calls" in said:
             said["tool_calls"] = as_recorded(said["tool_calls"], calls_of(EXPECTED[file][number]))
     assert found == {number: expected_of(line) for number, line in EXPECTED[file].items()}
+
+
+@pytest.mark.parametrize("file", REFUSED, ids=lambda file: file.removeprefix("files/"))
+def test_what_cannot_be_replayed_is_named(file: str) -> None:
+    with pytest.raises(ConfigurationError, match=REFUSED[file]):
+        replay(CORPUS / file)

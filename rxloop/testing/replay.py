@@ -23,6 +23,7 @@ from rxloop.steps import Conversation, Step, StepResult, ToolResult
 from rxloop.testing.cassette import Interaction, read_cassette
 from rxloop.testing.recordings import RecordedReply, RecordedRequest, RecordedResult, Recordings
 from rxloop.testing.replay_anthropic import AnthropicRecordings
+from rxloop.testing.replay_bedrock import AnthropicOnBedrockRecordings, BedrockRecordings
 from rxloop.testing.replay_gemini import GeminiRecordings
 from rxloop.tools import Tool, ToolContext, ToolDeclaration
 from rxloop.turn import Turn
@@ -32,13 +33,17 @@ __all__ = ("NOT_RECORDED", "PROVIDERS", "RecordedStep", "ReplayedTurn", "replay"
 NOT_RECORDED = "not recorded: the recording ends before this call was answered"
 """What a tool answers to a call that the recording has no result for."""
 
-PROVIDERS: list[Recordings] = [AnthropicRecordings(), GeminiRecordings()]
+PROVIDERS: list[Recordings] = [
+    AnthropicRecordings(),
+    GeminiRecordings(),
+    AnthropicOnBedrockRecordings(),
+    BedrockRecordings(),
+]
 """The formats that can be replayed, asked in this order."""
 
 _LATER = {
     "openai": re.compile(r"/(chat/completions|responses)$"),
     "vertex": re.compile(r":(streamR|r)awPredict$"),
-    "bedrock": re.compile(r"/model/[^/]+/(converse|invoke)"),
     "sagemaker": re.compile(r"/endpoints/[^/]+/invocations"),
 }
 """Formats that are told apart, to be named in the error."""
@@ -163,7 +168,7 @@ def _recorded_turns(path: Path) -> list[tuple[Recordings, list[RecordedStep]]]:
     if not turns:
         raise ConfigurationError(
             f"{path} has no request that can be replayed: {', '.join(dict.fromkeys(others))} is not supported yet; "
-            f"supported: {', '.join(item.provider for item in PROVIDERS)}"
+            f"supported: {_supported()}"
         )
     return [(turn.provider, turn.steps) for turn in sorted(turns, key=_began)]
 
@@ -188,9 +193,13 @@ def _named(path: Path, interaction: Interaction) -> str:
         if pattern.search(interaction.path):
             raise ConfigurationError(
                 f"{path} has requests to {name} ({interaction.host}), which is not supported yet; "
-                f"supported: {', '.join(item.provider for item in PROVIDERS)}"
+                f"supported: {_supported()}"
             )
     return f"{interaction.method} {interaction.host}{interaction.path}"
+
+
+def _supported() -> str:
+    return ", ".join(dict.fromkeys(item.provider for item in PROVIDERS))
 
 
 class _Growing:
@@ -209,7 +218,7 @@ class _Growing:
         if provider is not self.provider or self._reply.broken:
             return 0
         if self._reply.failed:
-            return 2 if request.body == last.body else 0
+            return 2 if (request.model, request.body) == (last.model, last.body) else 0
         results = provider.continued(last, self._reply, request)
         if results is None:
             return 0

@@ -64,7 +64,7 @@ class AnthropicRecordings:
         decoder = AnthropicDecoder()
         content = False
         try:
-            for _ in _decoded(interaction, decoder):
+            for _ in self._decoded(interaction, decoder):
                 content = True
         except Exception:  # whatever it is, the replay itself will meet it again
             return RecordedReply(failed=not content, broken=content)
@@ -96,8 +96,8 @@ class AnthropicRecordings:
             ConfigurationError: the SDK is not installed.
         """
         try:
+            import anthropic
             import httpx2
-            from anthropic import AsyncAnthropic
         except ImportError as error:
             raise ConfigurationError('replaying needs the anthropic SDK: pip install "rxloop[anthropic]"') from error
 
@@ -110,8 +110,7 @@ class AnthropicRecordings:
                 )
 
         # a client of its own: nothing of the environment, no proxy either, leads back to the network
-        http_client = httpx2.AsyncClient(transport=Recorded(), trust_env=False)
-        client = AsyncAnthropic(api_key="replay", base_url="https://api.anthropic.com", http_client=http_client)
+        client = self._client(anthropic, httpx2.AsyncClient(transport=Recorded(), trust_env=False))
         fields = {key: value for key, value in request.body.items() if key not in _TURNS_OWN}
         if request.betas:
             fields["betas"] = list(request.betas)
@@ -120,20 +119,22 @@ class AnthropicRecordings:
             fields["max_tokens"] = most
         return AnthropicAdapter(client, model=request.model, **fields)
 
+    def _decoded(self, interaction: Interaction, decoder: AnthropicDecoder) -> Iterable[Any]:
+        if _media_type(interaction) != "application/json":
+            whole = AnthropicBytesDecoder(decoder)
+            yield from whole.feed(interaction.body)
+            whole.close()
+            return
+        message = json.loads(interaction.body)
+        if message.get("type") == "message":
+            yield from decoder.feed({"type": "message_start", "message": message})
+            yield from decoder.feed({"type": "message_stop"})
+        else:
+            yield from decoder.feed(message)
+        decoder.close()
 
-def _decoded(interaction: Interaction, decoder: AnthropicDecoder) -> Iterable[Any]:
-    if _media_type(interaction) != "application/json":
-        whole = AnthropicBytesDecoder(decoder)
-        yield from whole.feed(interaction.body)
-        whole.close()
-        return
-    message = json.loads(interaction.body)
-    if message.get("type") == "message":
-        yield from decoder.feed({"type": "message_start", "message": message})
-        yield from decoder.feed({"type": "message_stop"})
-    else:
-        yield from decoder.feed(message)
-    decoder.close()
+    def _client(self, sdk: Any, http_client: Any) -> Any:
+        return sdk.AsyncAnthropic(api_key="replay", base_url="https://api.anthropic.com", http_client=http_client)
 
 
 def _media_type(interaction: Interaction) -> str:

@@ -457,7 +457,14 @@ BAD: dict[str, tuple[Any, str]] = {
         r"POST example.com/a is not supported yet",
     ),
     "vertex": ([interaction("", "x", uri="https://v.example/v1/models/m:streamRawPredict")], r"requests to vertex"),
-    "bedrock": ([interaction("", "x", uri="https://b.example/model/m/converse-stream")], r"requests to bedrock"),
+    "bedrock": (
+        [interaction("", "x", uri="https://b.example/model/m/converse-stream")],
+        r"interaction 0: its request body must be a JSON object with messages",
+    ),
+    "a format of a model's own": (
+        [interaction({"inputText": "hi"}, "x", uri="https://b.example/model/amazon.titan-text/invoke")],
+        r"interaction 0: the model amazon.titan-text was asked in a format of its own \(InvokeModel\)",
+    ),
 }
 
 
