@@ -343,10 +343,10 @@ class TestReplay:
         one_line(err, str(path), said)
 
     def test_another_provider(self, run: Run, tmp_path: Path) -> None:
-        path = write(tmp_path / "g.yaml", interaction("", "x", uri="https://b.example/model/m/converse-stream"))
+        path = write(tmp_path / "g.yaml", interaction("", "x", uri="https://o.example/v1/chat/completions"))
         status, _, err = run("replay", str(path))
         assert status == 2
-        one_line(err, "requests to bedrock (b.example), which is not supported yet; supported: anthropic, google")
+        one_line(err, "requests to openai (o.example), which is not supported yet; supported: anthropic, google")
 
     def test_no_file_and_a_bad_speed(self, run: Run) -> None:
         assert run("replay")[0] == 2
