@@ -285,6 +285,9 @@ class BedrockDecoder:
         if kind != "toolUse":
             return []
         string(data, "name")
+        if data.get("type") == "tool_use":
+            # a reply may say so, but a request knows no type but that of the provider's own calls
+            del data["type"]
         given = data.pop("input", None)
         if isinstance(given, str) and given:
             block.pieces.append(given)
