@@ -15,6 +15,7 @@ from rxloop.adapters.aws_errors import classify, error_of_code, is_error_code
 from rxloop.adapters.aws_frames import FrameDecoder
 from rxloop.adapters.aws_sdk import call_for_stream, default_client
 from rxloop.adapters.base import Adapter
+from rxloop.adapters.http_errors import retry_after
 from rxloop.adapters.sagemaker_payloads import (
     PROVIDER,
     AutoPayload,
@@ -290,6 +291,9 @@ def _parts_of_events(events: list[Mapping[str, Any]]) -> Iterator[bytes]:
 
 
 def _reported(code: str, details: Any) -> Exception:
+    if isinstance(details, Mapping) and details.get("ErrorCode"):
+        # StreamBroken or ModelInvocationTimeExceeded
+        details = {"message": f"{details['ErrorCode']}: {details.get('Message')}"}
     return error_of_code(code, details, provider=PROVIDER, streamed=True)
 
 
@@ -310,15 +314,16 @@ def _of_container(error: Exception, response: Mapping[str, Any]) -> Exception:
 
     Source: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_runtime_InvokeEndpoint.html
     """
-    original, said = response.get("OriginalStatusCode"), str(response.get("OriginalMessage") or "")
+    original, metadata = response.get("OriginalStatusCode"), response.get("ResponseMetadata") or {}
     try:
-        document = from_json(said)
+        document = from_json(str(response.get("OriginalMessage") or ""))
     except ValueError:
-        document = said
-    if not document:
-        document = (response.get("Error") or {}).get("Message") or "the container failed"
+        document = None
+    if not isinstance(document, Mapping):
+        document = {"error": (response.get("Error") or {}).get("Message")}
     classified = error_of_document(document, original if isinstance(original, int) else None)
-    classified.status = (response.get("ResponseMetadata") or {}).get("HTTPStatusCode")
+    classified.status = metadata.get("HTTPStatusCode")
+    classified.retry_after = retry_after(metadata.get("HTTPHeaders") or {})
     classified.__cause__ = error
     return classified
 

@@ -214,7 +214,8 @@ async def test_an_end_that_cannot_be_had_loses_nothing(name: str) -> None:
         raise LookupError("nobody knows")
 
     pieces = Pieces("so ", "far")
-    recorder = await run(Scripted(TextStream(pieces, **{"usage": USAGE, name: fails})), tools=[])
+    known: dict[str, Any] = {"usage": USAGE, name: fails}
+    recorder = await run(Scripted(TextStream(pieces, **known)), tools=[])
     assert isinstance(recorder.error, LookupError)
     assert recorder.result is not None
     assert recorder.result.text == recorder.text == "so far"
@@ -417,7 +418,7 @@ async def test_do_stream_must_return_a_text_stream(returned: Any) -> None:
 @pytest.mark.asyncio
 async def test_do_stream_must_not_be_a_generator() -> None:
     class Wrong(Echo):
-        async def do_stream(self, request: StreamRequest) -> Any:  # type: ignore[override]
+        async def do_stream(self, request: StreamRequest) -> Any:
             yield "a"
 
     with pytest.raises(rxloop.ConfigurationError, match="do_stream must be a coroutine function"):
@@ -550,7 +551,7 @@ async def test_what_nobody_waits_for_any_more_is_let_go() -> None:
         rxloop.ServerError("down"),
         finish_reason=later("stop"),
         usage=usage,
-        raw_stop_reason=pending,  # type: ignore[arg-type]
+        raw_stop_reason=pending,
     )
     recorder = await run(Scripted(reply), tools=[])
     assert isinstance(recorder.error, rxloop.ServerError)
