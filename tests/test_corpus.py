@@ -195,3 +195,14 @@ async def test_every_response_is_what_the_wire_says(file: str) -> None:
 def test_what_cannot_be_replayed_is_named(file: str) -> None:
     with pytest.raises(ConfigurationError, match=REFUSED[file]):
         replay(CORPUS / file)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("file", [item["file"] for item in lines("index.jsonl") if item["provider"] == "sagemaker"])
+async def test_a_containers_whole_document_is_read(file: str) -> None:
+    (turn,) = replay(CORPUS / file)
+    # the independent parse leaves the container's document as it is
+    (document,) = json.loads(EXPECTED[file][0]["text"])
+    found = await replayed(turn)
+    assert found[0]["text"] == found[0]["streamed"] == document["generated_text"]
+    assert found[0]["stop_reason"] is None

@@ -25,6 +25,7 @@ from rxloop.testing.recordings import RecordedReply, RecordedRequest, RecordedRe
 from rxloop.testing.replay_anthropic import AnthropicRecordings
 from rxloop.testing.replay_bedrock import AnthropicOnBedrockRecordings, BedrockRecordings
 from rxloop.testing.replay_gemini import GeminiRecordings
+from rxloop.testing.replay_sagemaker import SageMakerRecordings
 from rxloop.tools import Tool, ToolContext, ToolDeclaration
 from rxloop.turn import Turn
 
@@ -38,13 +39,13 @@ PROVIDERS: list[Recordings] = [
     GeminiRecordings(),
     AnthropicOnBedrockRecordings(),
     BedrockRecordings(),
+    SageMakerRecordings(),
 ]
 """The formats that can be replayed, asked in this order."""
 
 _LATER = {
     "openai": re.compile(r"/(chat/completions|responses)$"),
     "vertex": re.compile(r":(streamR|r)awPredict$"),
-    "sagemaker": re.compile(r"/endpoints/[^/]+/invocations"),
 }
 """Formats that are told apart, to be named in the error."""
 
