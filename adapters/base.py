@@ -85,7 +85,8 @@ class Adapter:
         """
         What a subscriber gets for an error of `do_stream`, or of the text that it returned.
 
-        Errors of rxloop's pass by it. An error of any other kind is not retried. The same again by default.
+        It becomes the cause of another one. Errors of rxloop's pass by; those of any other kind are not retried. The
+        same again by default.
         """
         return error
 

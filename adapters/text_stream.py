@@ -151,8 +151,17 @@ def text_step(
         provider: the name that errors carry.
         model: the model that is asked.
         do_stream: asks; called once per subscription.
-        classify: turns a provider's error into one of rxloop's; those pass by it as they are.
+        classify: turns a provider's error into one of rxloop's, whose cause it becomes; those pass by as they are.
     """
+
+    def classified(error: Exception) -> Exception:
+        if isinstance(error, RxLoopError):
+            return error
+        known = classify(error)
+        if known is not error and not known.__suppress_context__:
+            # unless a cause was given, or none on purpose
+            known.__cause__ = error
+        return known
 
     @asynccontextmanager
     async def connect() -> AsyncIterator[Wire[Any]]:
@@ -175,7 +184,7 @@ def text_step(
             with contextlib.nullcontext() if decoder.complete else contextlib.suppress(Exception):
                 await _close(items, iterator, stream)
 
-    return pump(connect, classify=lambda error: error if isinstance(error, RxLoopError) else classify(error))
+    return pump(connect, classify=classified)
 
 
 @dataclass(frozen=True, slots=True)

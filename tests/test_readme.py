@@ -1,7 +1,8 @@
-"""The README's Python blocks run, as they stand, against a local server."""
+"""The Python blocks of the README and of the guide to a new provider run, as they stand, against a local server."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,12 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.providers import gemini
+from tests.providers import bedrock, eventstream, gemini
 from tests.providers.anthropic import AnthropicServer, message, text, tool_use
-from tests.providers.http import Reply, Request
+from tests.providers.http import LocalServer, Reply, Request
 
 ROOT = Path(__file__).parent.parent
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+def _blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+BLOCKS = _blocks("README.md")
+NEW_PROVIDER = _blocks("docs/new_provider.md")
 
 
 def _answer(request: Request) -> Reply:
@@ -24,6 +32,11 @@ def _answer(request: Request) -> Reply:
         answered = "functionResponse" in str(body["contents"][-1])
         parts = gemini.text("It is 5.") if answered else gemini.call("add", {"a": 2, "b": 3})
         return Reply(200, {"content-type": "text/event-stream"}, [gemini.sse(chunk) for chunk in gemini.chunks(parts)])
+    if request.path.endswith("/converse-stream"):
+        answered = "toolResult" in str(body["messages"][-1])
+        block = bedrock.text("It is 5.") if answered else bedrock.tool_use("add", {"a": 2, "b": 3})
+        frames = [bedrock.encoded(event) for event in bedrock.message(block)]
+        return Reply(200, {"content-type": eventstream.CONTENT_TYPE}, frames)
     answered = "tool_result" in str(body["messages"][-1])
     called = [tool_use("add", {"a": 2, "b": 3})] if body.get("tools") and not answered else [text("It is 5.")]
     return Reply(200, {"content-type": "text/event-stream"}, message(*called))
@@ -38,34 +51,71 @@ google.auth.default = lambda **_: (Credentials("test-token"), "test-project")
 """What a machine with Google's credentials has, for the block that asks for them."""
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_a_block_of_the_readme_runs(number: int, tmp_path: Path) -> None:
-    script = tmp_path / "block.py"
-    script.write_text(CREDENTIALS * ("genai" in BLOCKS[number]) + BLOCKS[number])
-    with AnthropicServer() as server:
-        server.route(_answer)
-        finished = subprocess.run(
-            [sys.executable, "-W", "error", script],
-            env={
-                "ANTHROPIC_API_KEY": "test-key",
-                "ANTHROPIC_BASE_URL": server.url,
-                "GEMINI_API_KEY": "test-key",
-                "GOOGLE_GEMINI_BASE_URL": server.url,
-                "GOOGLE_VERTEX_BASE_URL": server.url,
-                "PYTHONPATH": str(ROOT),
-            },
-            capture_output=True,
-            text=True,
-            timeout=50,
-            cwd=ROOT,
-            check=False,
-        )
+def _run(block: str, folder: Path, environment: dict[str, str]) -> str:
+    script = folder / "block.py"
+    script.write_text(block)
+    finished = subprocess.run(
+        [sys.executable, "-W", "error", script],
+        env={"PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        cwd=ROOT,
+        check=False,
+    )
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == ""
+    return finished.stdout
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_a_block_of_the_readme_runs(number: int, tmp_path: Path) -> None:
+    with AnthropicServer() as server:
+        server.route(_answer)
+        environment = {
+            "ANTHROPIC_API_KEY": "test-key",
+            "ANTHROPIC_BASE_URL": server.url,
+            "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": server.url,
+            "AWS_SECRET_ACCESS_KEY": "test-key",
+            "GEMINI_API_KEY": "test-key",
+            "GOOGLE_GEMINI_BASE_URL": server.url,
+            "GOOGLE_VERTEX_BASE_URL": server.url,
+        }
+        printed = _run(CREDENTIALS * ("genai" in BLOCKS[number]) + BLOCKS[number], tmp_path, environment)
     if "ToolFinished" in BLOCKS[number]:
-        assert "[add → 5]\nIt is 5." in finished.stdout
+        assert "[add → 5]\nIt is 5." in printed
     if "GeminiAdapter" in BLOCKS[number]:
-        assert finished.stdout == "It is 5.\n" * 3
+        assert printed == "It is 5.\n" * 4
+
+
+def _ollama(request: Request) -> Reply:
+    """Ollama's chat API: a model that calls `add` once, where it may."""
+    body = request.json
+    if body.get("tools") and not any(message["role"] == "tool" for message in body["messages"]):
+        call = {"function": {"name": "add", "arguments": {"a": 2, "b": 3}}}
+        messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    else:
+        messages = [{"role": "assistant", "content": piece} for piece in ("It ", "is ", "5.")]
+    end = {"message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop"}
+    lines = [{"message": message, "done": False} for message in messages]
+    counted = {**end, "prompt_eval_count": 10, "eval_count": 5}
+    body_lines = [json.dumps({"model": body["model"], **line}).encode() + b"\n" for line in (*lines, counted)]
+    return Reply(200, {"content-type": "application/x-ndjson"}, body_lines)
+
+
+@pytest.mark.parametrize("number", range(len(NEW_PROVIDER)))
+def test_a_block_of_the_guide_to_a_new_provider_runs(number: int, tmp_path: Path) -> None:
+    with LocalServer() as server:
+        server.route(_ollama)
+        printed = _run(NEW_PROVIDER[number], tmp_path, {"OLLAMA_HOST": server.url})
+    assert printed == ("It is 5.\n", "[5] It is 5.\n", "")[number]
+
+
+def test_a_new_provider_is_less_than_thirty_lines() -> None:
+    [provider] = re.findall(r"^class OllamaText.*?(?=^async def main)", NEW_PROVIDER[0], re.MULTILINE | re.DOTALL)
+    assert len([line for line in provider.splitlines() if line.strip()]) < 30
 
 
 def test_the_readme_has_its_blocks() -> None:

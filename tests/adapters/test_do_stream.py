@@ -358,9 +358,7 @@ class CountedError(Exception):
 class Classifying(Scripted):
     def classify_error(self, error: Exception) -> Exception:
         if isinstance(error, CountedError):
-            classified = rxloop.OverloadedError("too much", provider=self.provider)
-            classified.__cause__ = error
-            return classified
+            return rxloop.OverloadedError("too much", provider=self.provider)
         return super().classify_error(error)
 
 
@@ -379,6 +377,20 @@ async def test_a_classified_error_after_content_reaches_the_subscriber() -> None
     assert isinstance(recorder.error.__cause__, CountedError)
     assert recorder.error.partial is not None
     assert recorder.error.partial.text == "so far"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("cause", [None, OSError("the first")])
+async def test_a_cause_may_be_left_out_or_be_another(cause: Exception | None) -> None:
+    class Secretive(Scripted):
+        def classify_error(self, error: Exception) -> Exception:
+            classified = rxloop.OverloadedError("too much")
+            classified.__cause__ = cause
+            return classified
+
+    recorder = await run(Secretive(CountedError()), tools=[])
+    assert isinstance(recorder.error, rxloop.OverloadedError)
+    assert recorder.error.__cause__ is cause
 
 
 @pytest.mark.asyncio
