@@ -19,11 +19,16 @@ import vcr
 
 from rxloop import RetryPolicy, Tool, Turn, tool
 from rxloop.adapters.anthropic import AnthropicAdapter
+from rxloop.adapters.base import Adapter
+from rxloop.adapters.bedrock import BedrockAdapter
 from rxloop.adapters.gemini import GeminiAdapter
+from rxloop.adapters.sagemaker import SageMakerAdapter, inputs_body
 from rxloop.testing.cassette import vcr_config
-from tests.providers import gemini
+from tests.providers import bedrock, gemini, sagemaker
 from tests.providers.anthropic import AnthropicServer, Block, text, tool_use
+from tests.providers.bedrock import BedrockServer
 from tests.providers.gemini import GeminiServer
+from tests.providers.sagemaker import SageMakerServer
 
 CASSETTES = Path(__file__).parent.parent / "cassettes"
 MODEL = "claude-sonnet-5-5"
@@ -196,7 +201,95 @@ def _gemini_turn(client: Any, prompt: str, tools: Sequence[Tool] = ()) -> Turn:
     return Turn(GeminiAdapter(client, model=GEMINI), prompt, tools=tools)
 
 
+CLAUDE_ON_BEDROCK = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+
+
+async def record_bedrock_text(server: BedrockServer, client: Any) -> None:
+    server.reply(bedrock.text("Hello! What can I do for you?", 6), usage={"inputTokens": 9, "outputTokens": 11})
+    adapter = BedrockAdapter(client, model="amazon.nova-lite-v1:0", max_tokens=512)
+    await _impatient(adapter, "Say hello.").result()
+
+
+async def record_bedrock_parallel_tools_reasoning(server: BedrockServer, client: Any) -> None:
+    thinks = tuple({"reasoningContent": {"text": piece}} for piece in PIECE.findall(REASONING))
+    signs = {"reasoningContent": {"signature": "c2lnbmVkIGJ5IHRoZSBsb2NhbCBzZXJ2ZXI="}}
+    server.reply(
+        bedrock.Block(None, (*thinks, signs)),
+        bedrock.tool_use("local_time", {"city": "Wellington"}, id="tooluse_time"),
+        bedrock.tool_use("weather", {"city": "Wellington"}, id="tooluse_weather"),
+        usage={"inputTokens": 38, "outputTokens": 147, "cacheReadInputTokens": 0, "cacheWriteInputTokens": 604},
+    )
+    server.reply(
+        bedrock.Block(None, tuple({"text": piece} for piece in PIECE.findall(ANSWER))),
+        usage={"inputTokens": 271, "outputTokens": 112, "cacheReadInputTokens": 604, "cacheWriteInputTokens": 0},
+    )
+    thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+    adapter = BedrockAdapter(
+        client,
+        model=CLAUDE_ON_BEDROCK,
+        max_tokens=2048,
+        additionalModelRequestFields=thinking,
+        toolConfig={"toolChoice": {"auto": {}}},
+    )
+    await _impatient(
+        adapter,
+        "Can I ring my sister in Wellington, and does she need an umbrella?",
+        tools=[local_time, weather, {"cachePoint": {"type": "default"}}],
+        system=[{"text": "Answer in a few friendly sentences."}, {"cachePoint": {"type": "default"}}],
+    ).result()
+
+
+async def record_bedrock_throttled_then_success(server: BedrockServer, client: Any) -> None:
+    # inside the reply, after a 200
+    server.exception_inside("throttlingException", "Too many tokens, please wait before trying again.")
+    server.reply(bedrock.text("Here I am.", 3), usage={"inputTokens": 10, "outputTokens": 7})
+    await _impatient(BedrockAdapter(client, model=CLAUDE_ON_BEDROCK), "Are you there?").result()
+
+
+async def record_sagemaker_text(server: SageMakerServer, client: Any) -> None:
+    pieces = PIECE.findall("Hello! What can I do for you?")
+    server.reply(sagemaker.openai(*pieces, usage={"prompt_tokens": 12, "completion_tokens": 10}), part_size=100)
+    adapter = SageMakerAdapter(client, model="chat", max_tokens=512, stream_options={"include_usage": True})
+    await _impatient(adapter, "Say hello.", system="Be brief.").result()
+
+
+async def record_sagemaker_text_generation(server: SageMakerServer, client: Any) -> None:
+    server.reply(sagemaker.tgi(*PIECE.findall(" a llama.")))
+    adapter = SageMakerAdapter(client, model="text-generation", body=inputs_body, max_new_tokens=20)
+    await _impatient(adapter, "What is in my garden is").result()
+
+
+AWS_RECORDINGS: dict[str, Callable[[Any, Any], Awaitable[None]]] = {
+    "bedrock/text": record_bedrock_text,
+    "bedrock/parallel_tools_reasoning": record_bedrock_parallel_tools_reasoning,
+    "bedrock/throttled_then_success": record_bedrock_throttled_then_success,
+    "sagemaker/text": record_sagemaker_text,
+    "sagemaker/text_generation": record_sagemaker_text_generation,
+}
+AWS_HOSTS: dict[str, tuple[type[BedrockServer] | type[SageMakerServer], str]] = {
+    "bedrock": (BedrockServer, "bedrock-runtime.us-east-1.amazonaws.com"),
+    "sagemaker": (SageMakerServer, "runtime.sagemaker.us-east-1.amazonaws.com"),
+}
+
+
+async def record_aws(directory: Path) -> None:
+    for name, record in AWS_RECORDINGS.items():
+        serve, host = AWS_HOSTS[name.partition("/")[0]]
+        path = directory / f"{name}.yaml"
+        path.unlink(missing_ok=True)
+        with serve() as server:
+            client = server.client()
+            with vcr.VCR(record_mode="all", **vcr_config(base_url=f"https://{host}")).use_cassette(path):
+                await record(server, client)
+            client.close()
+
+
+def _impatient(adapter: Adapter, prompt: str, **options: Any) -> Turn:
+    return Turn(adapter, prompt, retry=RetryPolicy(first_delay=0.0, max_delay=0.0), **options)
+
+
 async def main(directory: Path) -> None:
+    await record_aws(directory)
     await record_gemini(directory)
     for name, record in RECORDINGS.items():
         path = directory / "anthropic" / f"{name}.yaml"
@@ -210,7 +303,7 @@ async def main(directory: Path) -> None:
 
 def _turn(client: Any, prompt: str, tools: Sequence[Tool] = (), system: str | None = None, **fields: Any) -> Turn:
     adapter = AnthropicAdapter(client, model=MODEL, max_tokens=2048, **fields)
-    return Turn(adapter, prompt, tools=tools, system=system, retry=RetryPolicy(first_delay=0.0, max_delay=0.0))
+    return _impatient(adapter, prompt, tools=tools, system=system)
 
 
 if __name__ == "__main__":

@@ -4,26 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import itertools
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import boto3
 import httpx2
 import pytest
 import vcr
+from vcr.request import Request
 
-from rxloop import Turn
+from rxloop import AuthenticationError, RxLoopError, Turn
 from rxloop.adapters.anthropic import AnthropicAdapter
-from rxloop.testing import Interaction, ReplayedTurn, read_cassette, replay, vcr_config
+from rxloop.adapters.bedrock import BedrockAdapter
+from rxloop.testing import (
+    Interaction,
+    ReplayedTurn,
+    check_grammar,
+    read_cassette,
+    replay,
+    replay_bedrock,
+    replay_sagemaker,
+    vcr_config,
+)
+from rxloop.testing.frames import event_frame
+from rxloop.testing.recorded_aws import recorded_client
+from tests.providers import bedrock
 from tests.providers.anthropic import AnthropicServer, text, tool_use
+from tests.providers.bedrock import BedrockServer
 from tests.providers.http import Reply
 
 ROOT = Path(__file__).parents[1]
 CASSETTES = sorted((ROOT / "cassettes").rglob("*.yaml"))
-HOSTS = {"api.anthropic.com", "generativelanguage.googleapis.com", "us-central1-aiplatform.googleapis.com"}
-SECRETS = re.compile(r"sk-|authorization|x-api-key|test-key|bearer|cookie|organization-id|127\.0\.0\.1", re.IGNORECASE)
+HOSTS = {
+    "api.anthropic.com",
+    "bedrock-runtime.us-east-1.amazonaws.com",
+    "generativelanguage.googleapis.com",
+    "runtime.sagemaker.us-east-1.amazonaws.com",
+    "us-central1-aiplatform.googleapis.com",
+}
+SECRETS = re.compile(
+    r"sk-|authorization|x-api-key|test-key|bearer|cookie|organization-id|127\.0\.0\.1"
+    r"|x-amz-|AKIDEXAMPLE|aws4-hmac|requestid|123456789012",
+    re.IGNORECASE,
+)
 
 
 def by_name(path: Path) -> str:
@@ -34,8 +61,17 @@ def by_name(path: Path) -> str:
 def test_there_is_no_secret_in_it(path: Path) -> None:
     assert SECRETS.findall(path.read_text("utf-8")) == []
     for interaction in read_cassette(path):
+        # in the file an event stream of AWS is base64
+        assert SECRETS.findall(interaction.body.decode("latin-1")) == []
         assert interaction.host in HOSTS
         assert "/projects/" not in interaction.path or "/projects/recorded/" in interaction.path
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", CASSETTES, ids=by_name)
+async def test_its_events_are_in_order(path: Path) -> None:
+    for turn in replay(path):
+        check_grammar(await _collected(turn))
 
 
 @pytest.mark.parametrize("path", CASSETTES, ids=by_name)
@@ -47,7 +83,16 @@ def test_a_replay_sends_what_was_recorded(path: Path, monkeypatch: pytest.Monkey
         sent.append(json.loads(request.content))
         return send(self, request, **options)
 
+    def spied_client(service: str, response: Callable[[], Interaction]) -> Any:
+        client = recorded_client(service, response)
+        client.meta.events.register_first(
+            f"before-send.{service}", lambda request, **_: sent.append(json.loads(request.body))
+        )
+        return client
+
     monkeypatch.setattr(httpx2.AsyncClient, "send", spy)
+    monkeypatch.setattr(replay_bedrock, "recorded_client", spied_client)
+    monkeypatch.setattr(replay_sagemaker, "recorded_client", spied_client)
     recorded = []
     for turn in replay(path):
         result = turn.result_sync()
@@ -195,3 +240,108 @@ def test_a_form_is_recorded_without_secrets(tmp_path: Path) -> None:
         tmp_path / "turn.yaml", lambda client, host: client.post(f"http://{host}/token", data=form), b"{}"
     )
     assert interaction.request_body == b"grant_type=jwt&assertion=recorded&client_secret=recorded"
+
+
+HOST = "bedrock-runtime.us-east-1.amazonaws.com"
+ACCOUNT = "210987654321"
+PROFILE = f"arn:aws:bedrock:us-east-1:{ACCOUNT}:application-inference-profile/abc"
+
+
+def test_bedrock_is_recorded_without_accounts_and_credentials(tmp_path: Path) -> None:
+    path = tmp_path / "turn.yaml"
+    trace = {"promptRouter": {"invokedModelId": PROFILE}}
+    refusal = f"User: arn:aws:sts::{ACCOUNT}:assumed-role/Admin/hush@example.com is not authorized on {PROFILE}"
+    quoted = "No. The Canonical String for this request should have been\n'POST\n\nx-amz-security-token:hush \"x\"\n'"
+
+    async def record(server: BedrockServer) -> None:
+        session = boto3.Session("AKIAIOSFODNN7EXAMPLE", "hush-key", "hush-token", "us-east-1")
+        client = session.client("bedrock-runtime", endpoint_url=server.url)
+        adapter = BedrockAdapter(client, model=PROFILE, guardrailConfig={"guardrailIdentifier": PROFILE})
+        with vcr.VCR(**vcr_config(base_url=f"https://{HOST}")).use_cassette(path, record_mode="all"):
+            await Turn(adapter, "hi").result()
+            for _ in range(2):
+                with pytest.raises(RxLoopError):
+                    await Turn(adapter, "hi").result()
+        client.close()
+
+    with BedrockServer() as server:
+        server.reply(bedrock.text("Grüße"), trace=trace)
+        server.fail(403, message=refusal)
+        server.fail(403, "InvalidSignatureException", quoted)
+        asyncio.run(record(server))
+        assert PROFILE in server.targets
+        assert server.requests[0].headers["x-amz-security-token"] == "hush-token"
+    written = path.read_text("utf-8")
+    answered, *refused = read_cassette(path)
+    for secret in ("hush", "AKIA", ACCOUNT, "Signature=", "x-amz-", server.url):
+        assert secret not in written
+        assert secret.encode() not in answered.body
+    assert dict(answered.request_headers) == {"content-type": "application/json"}
+    assert [dict(item.headers) for item in refused] == [
+        {"content-type": "application/json", "x-amzn-errortype": f"{kind}:{BedrockServer.error_namespace[1:]}"}
+        for kind in ("AccessDeniedException", "InvalidSignatureException")
+    ]
+    public = PROFILE.replace(ACCOUNT, "0" * 12)
+    assert [json.loads(item.body)["message"] for item in refused] == [
+        f"User: arn:aws:sts::{'0' * 12}:recorded is not authorized on {public}",
+        "No. The Canonical String for this request: recorded",
+    ]
+    # the frame whose account was replaced is whole
+    assert public.encode() in answered.body
+    played, failed = replay(path)
+    assert played.adapter.model == public
+    assert played.result_sync().text == "Grüße"
+    with pytest.raises(AuthenticationError, match=r"^No\.$"):
+        failed.result_sync()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "169.254.169.254",
+        "169.254.170.2",
+        "sts.amazonaws.com",
+        "sts.eu-west-1.amazonaws.com",
+        "oidc.us-east-1.amazonaws.com",
+        "portal.sso.us-east-1.amazonaws.com",
+        "us-east-1.signin.aws.amazon.com",
+    ],
+)
+def test_a_request_for_credentials_of_aws_is_not_recorded(host: str) -> None:
+    record = vcr_config()["before_record_request"]
+    assert record(Request("GET", f"http://{host}/latest/meta-data/iam/security-credentials/", b"", {})) is None
+    assert record(Request("POST", f"https://{host}.example/v1/messages", b"", {})) is not None
+
+
+def textual_frame() -> bytes:
+    """A frame whose checksums happen to be text."""
+    frames = (event_frame("messageStop", b'{"id":"msg_0123456789abcdefghij","n":%d}' % n) for n in itertools.count())
+    return next(frame for frame in frames if frame.decode(errors="replace").encode() == frame)
+
+
+BODIES = {
+    "a frame": bedrock.encoded({"messageStop": {"stopReason": "end_turn"}}),
+    "frames that happen to be text": textual_frame() * 2,
+    "a frame that is cut off": bedrock.encoded({"messageStop": {"stopReason": "end_turn"}})[:-3],
+    "a length that cannot be": b"\0\0\0\1" + bytes(20),
+    "nothing but zeros": bytes(100),
+    "line ends and other oddities": b"\0\r\n\x85\xe2\x80\xa8\r\xef\xbb\xbf\xff\t \n",
+}
+
+
+# JSON takes text alone
+TEXTUAL = [name for name, body in BODIES.items() if body.decode(errors="replace").encode() == body]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [*(("yaml", name) for name in BODIES), *(("json", name) for name in TEXTUAL)]
+)
+def test_an_event_stream_survives_byte_for_byte(tmp_path: Path, kind: str, name: str) -> None:
+    path = tmp_path / "turn"
+    with BedrockServer() as server:
+        server.reply_frames(BODIES[name])
+        recorder = vcr.VCR(serializer=kind, **vcr_config())
+        with recorder.use_cassette(path, record_mode="all"), httpx2.Client(trust_env=False) as client:
+            client.post(f"{server.url}/model/m/converse-stream", headers={"authorization": "Bearer x"}, json={})
+    (interaction,) = read_cassette(path)
+    assert interaction.body == BODIES[name]

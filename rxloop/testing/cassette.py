@@ -16,6 +16,7 @@ from urllib.parse import unquote_plus, urlsplit
 
 from rxloop.errors import ConfigurationError
 from rxloop.testing.files import read_text
+from rxloop.testing.frames import frame, rewritten
 
 __all__ = ("Interaction", "read_cassette", "vcr_config")
 
@@ -48,7 +49,27 @@ _ID = re.compile(
     r"|\b(?!00000000-0000-4000-8000-)(?P<uuid>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"
 )
 _ACCOUNT_PATH = re.compile(r"/(projects|accounts|organizations)/[^/?]+")
+_NO_ACCOUNT = "0" * 12
+_ACCOUNT_FIELDS = ("account_id", "bucket_owner")
+# in an address the colons are encoded
+_ARN = re.compile(
+    r"(?P<arn>\barn(?::|%3A)aws[\w-]*(?:(?:%3A|:)[\w-]*){2}(?:%3A|:))\d{12}\b"
+    r"(?P<who>(?<=:(?:iam|sts)::\d{12}):[^\s\"'\\]+)?",
+    re.IGNORECASE,
+)
+_ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
+_CANONICAL = re.compile(r"(The Canonical String for this request)(?:[^\"\\]|\\.)*")
+"""With it AWS quotes the headers of a request whose signature does not fit, the session's token among them."""
+
+_CREDENTIALS_HOST = re.compile(
+    r"169\.254\.\d+\.\d+|fd00:ec2::[\da-f]+|[\w-]+\.signin\.aws\.amazon\.com"
+    r"|(?:sts|oidc|portal\.sso)(?:[.-][\w.-]+)?\.amazonaws\.com(?:\.cn)?"
+)
+"""Where AWS hands out credentials."""
+
 _GZIP = b"\x1f\x8b"
+_FRAMED = b"\0"
+"""An event stream of AWS begins so: the length of its first frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +152,8 @@ def vcr_config(*, base_url: str | None = None) -> dict[str, Any]:
     Of the headers only those are written that a replay needs, so no credential, cookie or account is among them.
     Credentials in an address, and accounts and projects in its path, are replaced, and so are the strings of a JSON
     body whose names are those of secrets, such as ``authorization_token``, ``api_key`` or ``user_id``. The provider's
-    own identifiers become digests of themselves, the same in a reply and in the request that answers it. Nothing
+    own identifiers become digests of themselves, the same in a reply and in the request that answers it. Accounts and
+    users in AWS's ARNs are replaced, in event streams too, and its requests for credentials are not recorded. Nothing
     depends on the machine, so that recording the same again makes no difference.
 
     Args:
@@ -141,9 +163,12 @@ def vcr_config(*, base_url: str | None = None) -> dict[str, Any]:
 
     def before_record_request(request: Any) -> Any:
         address = urlsplit(_public(request.uri))
+        if _CREDENTIALS_HOST.fullmatch(address.hostname or ""):
+            return None
         if target is not None:
             address = address._replace(scheme=target.scheme, netloc=target.netloc.rpartition("@")[2])
-        address = address._replace(path=_ACCOUNT_PATH.sub(r"/\1/recorded", address.path))
+        path = _ACCOUNT_PATH.sub(r"/\1/recorded", address.path)
+        address = address._replace(path=_ARN.sub(_public_arn, path))
         request.uri = address.geturl()
         request.headers = {
             name.lower(): _first(value) for name, value in request.headers.items() if name.lower() in _REQUEST_HEADERS
@@ -287,14 +312,30 @@ def _first(value: Any) -> str:
 
 def _scrubbed(body: Any) -> Any:
     if isinstance(body, bytes):
+        if body.startswith(_FRAMED):
+            return rewritten(body, _scrubbed_frame)
         try:
             return _scrubbed(body.decode()).encode()
         except UnicodeDecodeError:
-            # framed and checksummed; its identifiers stay
             return body
     if not isinstance(body, str):
         return body
+    body = _CANONICAL.sub(r"\1: recorded", _ARN.sub(_public_arn, _ACCESS_KEY_ID.sub("recorded", body)))
     return _ID.sub(_digest, _STRING_FIELD.sub(_public_field, body))
+
+
+def _scrubbed_frame(headers: bytes, payload: bytes) -> bytes | None:
+    """A frame without accounts; its identifiers stay, since text may have been cut in the middle of one."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return None
+    public = _ARN.sub(_public_arn, text)
+    return None if public == text else frame(headers, public.encode())
+
+
+def _public_arn(found: re.Match[str]) -> str:
+    return f"{found['arn']}{_NO_ACCOUNT}{':recorded' if found['who'] else ''}"
 
 
 def _public_field(found: re.Match[str]) -> str:
@@ -302,6 +343,8 @@ def _public_field(found: re.Match[str]) -> str:
     name = found["name"]
     if _plain_name(name) in _SECRETS:
         return f'"{name}"{found["colon"]}"recorded"'
+    if _plain_name(name) in _ACCOUNT_FIELDS and re.fullmatch(r"\d{12}", found["value"]):
+        return f'"{name}"{found["colon"]}"{_NO_ACCOUNT}"'
     if name not in _ADDRESSES:
         return found[0]
     try:
