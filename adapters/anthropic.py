@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from reactivex import Observable
 
 from rxloop.adapters.anthropic_decoder import PROVIDERS_CALLS, AnthropicBytesDecoder, AnthropicDecoder
 from rxloop.adapters.anthropic_errors import classify
+from rxloop.adapters.anthropic_vertex import check_vertex_fields
 from rxloop.adapters.base import Adapter
 from rxloop.adapters.declarations import declare, names_for
 from rxloop.adapters.messages import (
@@ -23,10 +25,13 @@ from rxloop.adapters.messages import (
     with_user_content,
 )
 from rxloop.adapters.names import NameMap
+from rxloop.adapters.output_schemas import closed_schema, is_closable
 from rxloop.adapters.pump import Wire, pump
+from rxloop.breaker import Breaker
 from rxloop.checks import whole
 from rxloop.errors import ConfigurationError, MalformedResponseError, describe
-from rxloop.steps import Conversation, Step, StepResult, ToolResult
+from rxloop.output import FINAL_RESULT
+from rxloop.steps import Conversation, OutputRequest, Step, StepResult, ToolResult
 from rxloop.tools import ToolDeclaration
 
 __all__ = ("AnthropicAdapter",)
@@ -34,6 +39,18 @@ __all__ = ("AnthropicAdapter",)
 _CLIENTS_OWN = (
     "api_key", "auth_token", "base_url", "default_headers", "default_query", "http_client", "max_retries",
 )  # fmt: skip
+
+_FLAVOURS = {
+    "vertex": {"AsyncAnthropicVertex"},
+    "bedrock": {"AsyncAnthropicBedrock", "AsyncAnthropicBedrockMantle"},
+    "foundry": {"AsyncAnthropicFoundry"},
+}
+
+_WITHOUT_OUTPUTS = re.compile(r"claude-(?:[23]\b|v2|instant|(?:opus|sonnet)-4(?:-0|[-@]2025|$))")
+"""Models from before structured outputs.
+
+Source: https://platform.claude.com/docs/en/build-with-claude/structured-outputs
+"""
 
 _RESULT_BLOCKS = {
     "text": "text",
@@ -63,12 +80,17 @@ class AnthropicAdapter(Adapter):
             ``metadata`` … ``betas`` sends it through the beta endpoint. What this version of the SDK does not know
             goes into the body as it is.
 
+    On Vertex the failure breaker is on (2 strikes), a structured answer beside tools is asked for in coercive mode, and
+    fields and betas that Vertex refuses are errors here.
+
     Raises:
         ConfigurationError: the SDK is not installed, the client is not an asynchronous one, or a value breaks its
             rule.
     """
 
     provider: ClassVar[str] = "anthropic"
+    backend: str
+    """Whose API the client speaks to: anthropic, vertex, bedrock or foundry."""
 
     def __init__(self, client: Any = None, *, model: str, max_tokens: int = 8192, **fields: Any) -> None:
         check_model(model)
@@ -83,6 +105,11 @@ class AnthropicAdapter(Adapter):
         self.max_tokens = max_tokens
         self._owns_client = client is None
         self.client = _asynchronous(_default_client() if client is None else client)
+        self.backend = _backend_of(self.client)
+        if self.backend == "vertex":
+            check_vertex_fields(fields)
+            self.default_breaker = Breaker(max_retries=2)
+            self.output_mode = "coercive"
         beta = "betas" in fields
         self._messages = self.client.beta.messages if beta else self.client.messages
         self._fields = _known_to(self._messages.create, fields)
@@ -91,6 +118,16 @@ class AnthropicAdapter(Adapter):
         """Close the client, if the adapter made it."""
         if self._owns_client:
             await self.client.close()
+
+    def native_output(self, schema: Mapping[str, Any]) -> bool:
+        """
+        Whether the model is one with structured outputs, and the schema one that they can express.
+
+        On Vertex an organisation has to allow them first, so there they are not.
+
+        Source: https://platform.claude.com/docs/en/build-with-claude/structured-outputs
+        """
+        return self.backend != "vertex" and not _WITHOUT_OUTPUTS.search(self.model) and is_closable(schema)
 
     def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
         """
@@ -140,6 +177,8 @@ class AnthropicAdapter(Adapter):
             request.update(_known_to(self._messages.create, step.carry, request.get("extra_body")))
         if step.system is not None:
             request["system"] = step.system
+        if step.output is not None:
+            request.update(_output_fields(step.output, request))
         choice = request.get("tool_choice")
         if not step.tools:
             # a choice among no tools is an error
@@ -256,6 +295,12 @@ def check_pairs(messages: Conversation) -> None:
     )
 
 
+def _backend_of(client: Any) -> str:
+    """Told by the classes of the client, so that one that a caller derived counts too."""
+    names = {cls.__name__ for cls in type(client).__mro__}
+    return next((backend for backend in ("vertex", "bedrock", "foundry") if _FLAVOURS[backend] & names), "anthropic")
+
+
 def _asynchronous(client: Any) -> Any:
     create = getattr(getattr(client, "messages", None), "create", None)
     if create is None or not hasattr(client, "with_options"):
@@ -287,6 +332,28 @@ def _known_to(create: Any, fields: Mapping[str, Any], body: Any = None) -> dict[
     if unknown:
         keywords["extra_body"] = {**(body or {}), **(keywords.get("extra_body") or {}), **unknown}
     return keywords
+
+
+def _output_fields(output: OutputRequest, request: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The fields that ask for a structured answer.
+
+    With thinking the API allows no tool choice but ``auto``: there a call is not required, and the step that forces it
+    goes without thinking.
+
+    Source: https://platform.claude.com/docs/en/build-with-claude/structured-outputs and
+    https://platform.claude.com/docs/en/build-with-claude/extended-thinking#extended-thinking-with-tool-use
+    """
+    if output.how == "native":
+        config = request.get("output_config") or {}
+        return {"output_config": {**config, "format": {"type": "json_schema", "schema": closed_schema(output.schema)}}}
+    thinks = (request.get("thinking") or {}).get("type", "disabled") != "disabled"
+    if output.how == "forced":
+        fields: dict[str, Any] = {"tool_choice": {"type": "tool", "name": FINAL_RESULT}}
+        return {**fields, "thinking": {"type": "disabled"}} if thinks else fields
+    if output.how == "required" and not thinks:
+        return {"tool_choice": {"type": "any"}}
+    return {}
 
 
 def _names(step: Step) -> NameMap:

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Coroutine, Mapping, Sequence
 from contextvars import ContextVar, copy_context
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from reactivex import Observable
 
@@ -47,6 +47,9 @@ class Adapter:
 
     default_breaker: Breaker | None = None
     """The failure breaker of a turn that does not say otherwise."""
+
+    output_mode: Literal["cooperative", "coercive"] = "cooperative"
+    """How a structured answer is asked for beside tools, in a turn that does not say otherwise."""
 
     malformed_retries: int = 0
     """How many malformed calls a turn answers with a corrective step."""
@@ -144,6 +147,15 @@ class Adapter:
         if not self._implements("do_stream"):
             raise self._incomplete("append")
         return append_text(conversation, result, tool_results)
+
+    def native_output(self, schema: Mapping[str, Any]) -> bool:
+        """
+        Whether the model has a way of its own to give a structured answer; not by default.
+
+        Args:
+            schema: JSON schema of the answer, an object.
+        """
+        return False
 
     def correct(self, conversation: Conversation, result: StepResult) -> list[Mapping[str, Any]]:
         """What is sent after a reply that the provider called malformed; the same again by default."""

@@ -28,9 +28,11 @@ from rxloop.adapters.messages import (
     with_user_content,
 )
 from rxloop.adapters.names import NameMap
+from rxloop.adapters.output_schemas import closed_schema, is_closable
 from rxloop.adapters.pump import Wire, pump
 from rxloop.errors import ConfigurationError, describe
-from rxloop.steps import Conversation, Step, StepResult, ToolResult
+from rxloop.output import FINAL_RESULT
+from rxloop.steps import Conversation, OutputRequest, Step, StepResult, ToolResult
 from rxloop.tools import ToolDeclaration
 
 __all__ = ("BedrockAdapter", "check_pairs")
@@ -68,6 +70,7 @@ _RESULT_BLOCKS = {
 Source: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ToolResultContentBlock.html
 """
 
+_WITH_OUTPUTS = re.compile(r"anthropic\.claude-(?:[a-z]+-(?:4-[5-9]|[5-9])\b)")
 _CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NO_OUTPUT = "(no output)"
 _GONE = "Not available any more: do not call it."
@@ -123,6 +126,14 @@ class BedrockAdapter(Adapter):
         if self._owns_client:
             self.client.close()
 
+    def native_output(self, schema: Mapping[str, Any]) -> bool:
+        """
+        Whether the model is one of those with structured outputs, and the schema one that they can express.
+
+        Source: https://docs.aws.amazon.com/bedrock/latest/userguide/structured-output.html
+        """
+        return bool(_WITH_OUTPUTS.search(self.model)) and is_closable(schema)
+
     def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
         """
         The conversation with a user's message at its end.
@@ -168,6 +179,9 @@ class BedrockAdapter(Adapter):
             declare(item, names, "toolSpec") if isinstance(item, ToolDeclaration) else dict(item) for item in step.tools
         ]
         choice = (request.pop("toolConfig", None) or {}).get("toolChoice")
+        if step.output is not None:
+            choice = _output_choice(step.output, choice, request)
+            request.update(_output_fields(step.output, request))
         if not tools:
             # a history with calls is refused without declarations, and a choice among none is an error
             tools, choice = _declarations_of(messages), None
@@ -253,6 +267,41 @@ def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _members(blocks: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
     return [block[kind] for block in blocks if isinstance(block.get(kind), Mapping)]
+
+
+def _output_choice(output: OutputRequest, choice: Any, request: Mapping[str, Any]) -> Any:
+    """
+    The tool choice that asks for a structured answer.
+
+    Source: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ToolChoice.html
+    """
+    if output.how == "forced":
+        return {"tool": {"name": FINAL_RESULT}}
+    return {"any": {}} if output.how == "required" and not _thinks(request) else choice
+
+
+def _thinks(request: Mapping[str, Any]) -> bool:
+    further = request.get("additionalModelRequestFields")
+    return isinstance(further, Mapping) and "thinking" in further
+
+
+def _output_fields(output: OutputRequest, request: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The fields that ask for a structured answer.
+
+    Claude takes no forced choice while it thinks, so the step that forces it goes without.
+
+    Source: https://docs.aws.amazon.com/bedrock/latest/userguide/structured-output.html
+    """
+    if output.how == "native":
+        schema = to_json(closed_schema(output.schema)).decode()
+        structure = {"jsonSchema": {"name": FINAL_RESULT, "schema": schema}}
+        config = {"textFormat": {"type": "json_schema", "structure": structure}}
+        return {"outputConfig": {**(request.get("outputConfig") or {}), **config}}
+    if output.how == "forced" and _thinks(request):
+        further = request["additionalModelRequestFields"]
+        return {"additionalModelRequestFields": {key: item for key, item in further.items() if key != "thinking"}}
+    return {}
 
 
 def _names(step: Step) -> NameMap:

@@ -20,7 +20,8 @@ from rxloop.adapters.names import NameMap
 from rxloop.adapters.pump import Wire, pump
 from rxloop.breaker import Breaker
 from rxloop.errors import ConfigurationError
-from rxloop.steps import Conversation, Step, StepResult, ToolResult
+from rxloop.output import FINAL_RESULT
+from rxloop.steps import Conversation, OutputRequest, Step, StepResult, ToolResult
 from rxloop.tools import ToolDeclaration
 
 __all__ = ("GeminiAdapter", "camel_keys", "check_pairs")
@@ -116,6 +117,10 @@ class GeminiAdapter(Adapter):
         if self._owns_client:
             await self.client.aio.aclose()
 
+    def native_output(self, schema: Mapping[str, Any]) -> bool:
+        """Every model takes a JSON schema; what it cannot express is validated anyway."""
+        return True
+
     def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
         """
         The conversation with a user's content at its end.
@@ -173,6 +178,8 @@ class GeminiAdapter(Adapter):
         tools: list[Any] = [dict(item) for item in step.tools if not isinstance(item, ToolDeclaration)]
         if declared:
             tools.append({"functionDeclarations": declared})
+        if step.output is not None:
+            request.update(_output_fields(step.output, request))
         if tools:
             request["tools"] = tools
             if "toolConfig" in request:
@@ -268,6 +275,27 @@ def _default_client() -> Any:
         return genai.Client()
     except ValueError as error:
         raise ConfigurationError(f"there are no credentials: set GEMINI_API_KEY ({error})") from error
+
+
+def _output_fields(output: OutputRequest, request: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The fields that ask for a structured answer.
+
+    Source: https://ai.google.dev/gemini-api/docs/structured-output and
+    https://ai.google.dev/gemini-api/docs/function-calling#function_calling_modes
+    """
+    if output.how == "native":
+        asked = {"responseMimeType": "application/json", "responseJsonSchema": dict(output.schema)}
+        config = request.get("generationConfig") or {}
+        # of the two fields for a schema only one may be there
+        own = {key: value for key, value in config.items() if key != "responseSchema"}
+        return {"generationConfig": {**own, **asked}}
+    if output.how == "offered":
+        return {}
+    calling: dict[str, Any] = {"mode": "ANY"}
+    if output.how == "forced":
+        calling["allowedFunctionNames"] = [FINAL_RESULT]
+    return {"toolConfig": {**(request.get("toolConfig") or {}), "functionCallingConfig": calling}}
 
 
 def _names(step: Step) -> NameMap:

@@ -9,6 +9,7 @@ from rxloop.errors import (
     ConfigurationError,
     ConnectionFailedError,
     ContextOverflowError,
+    InvalidOutputError,
     InvalidRequestError,
     MalformedResponseError,
     ModelNotFoundError,
@@ -45,6 +46,7 @@ from rxloop.events import (
 )
 from rxloop.limits import Limits
 from rxloop.operators import CapReached, Renewal, RetryPolicy
+from rxloop.output import Output
 from rxloop.steps import FinishReason, Partial, StepResult, ToolCall, ToolResult, TurnResult
 from rxloop.tools import CancellationToken, Tool, ToolContext, ToolDeclaration, tool
 from rxloop.turn import Turn
@@ -66,11 +68,13 @@ __all__ = (
     "ContextOverflowError",
     "ContextReclaimed",
     "FinishReason",
+    "InvalidOutputError",
     "InvalidRequestError",
     "Limits",
     "MalformedResponseError",
     "MalformedRetried",
     "ModelNotFoundError",
+    "Output",
     "OverloadedError",
     "Partial",
     "PermissionDeniedError",

@@ -244,6 +244,8 @@ class Batch(abc.DisposableBase):
 
 
 def _not_run(reply: StepResult, call: ToolCall) -> str | None:
+    if reply.final:
+        return "not run: the turn ended with the final result of the same reply"
     if call.truncated:
         return "not run: the token limit cut the call off in the middle; make it shorter or split it"
     if reply.malformed:

@@ -14,6 +14,7 @@ __all__ = (
     "ConfigurationError",
     "ConnectionFailedError",
     "ContextOverflowError",
+    "InvalidOutputError",
     "InvalidRequestError",
     "MalformedResponseError",
     "ModelNotFoundError",
@@ -107,6 +108,26 @@ class UsageLimitError(RxLoopError):
     """The turn's own budget of tokens is spent."""
 
     kind = "usage_limit"
+
+
+class InvalidOutputError(RxLoopError):
+    """
+    The model's structured answer does not fit what was asked for, and its corrections are spent.
+
+    Args:
+        message: what is wrong with it.
+        payload: the answer as it came: the parsed object, or the raw text where it is none.
+    """
+
+    kind = "invalid_output"
+
+    def __init__(self, message: str, *, payload: Any, provider: str | None = None) -> None:
+        super().__init__(message, provider=provider)
+        self.payload = payload
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, with the payload."""
+        return {**super().to_dict(), "payload": self.payload}
 
 
 class BufferOverflowError(RxLoopError):

@@ -18,7 +18,7 @@ from rxloop.breaker import Breaker
 from rxloop.demand import current_demand
 from rxloop.errors import ConfigurationError, RxLoopError, describe
 from rxloop.events import TurnFinished, TurnStarted
-from rxloop.operators import MalformedBudget
+from rxloop.operators import MalformedBudget, OutputState
 from rxloop.steps import (
     Conversation,
     FinishReason,
@@ -56,6 +56,7 @@ class Run:
         breaker: the setting of the failure breaker.
         on_end: told once how the run ended.
         turn_id: its name; a random one if not given.
+        output: the structured answer that is asked for.
     """
 
     def __init__(
@@ -68,9 +69,11 @@ class Run:
         breaker: Breaker | None,
         on_end: Callable[[TurnResult], None] | None,
         turn_id: str | None,
+        output: OutputState | None = None,
     ) -> None:
         self.adapter = adapter
         self.turn_id = turn_id or f"turn_{uuid.uuid4().hex}"
+        self.output = output
         self.breaker = None if breaker is None else breaker.start()
         self.malformed = MalformedBudget(adapter.malformed_retries)
         self.tools: dict[str, Tool] = {}
@@ -104,7 +107,14 @@ class Run:
     def advance(self, step: Step, settled: StepSettled) -> Step | None:
         """The step that a settled one asks for, or ``None`` when the turn has its answer."""
         result = settled.result
-        if result.resume:
+        if result.failure is not None:
+            raise result.failure
+        if result.final:
+            return None
+        if result.correction is not None or result.answered:
+            # corrections have a budget of their own
+            goes_on = True
+        elif result.resume:
             self._resumes += 1
             goes_on = self._resumes <= _MAX_RESUMES
         else:
@@ -114,12 +124,15 @@ class Run:
         if result.malformed:
             conversation = self.adapter.correct(step.conversation, result)
         else:
-            conversation = self.adapter.append(step.conversation, result, settled.tool_results)
+            conversation = self.adapter.append(step.conversation, result, result.with_answered(settled.tool_results))
+        if result.correction is not None:
+            conversation = self.adapter.begin(conversation, result.correction)
         following = self._next_step(step.index + 1, conversation, {**step.carry, **result.carry})
         # from here on nothing fails: what counts as past must not be counted as present too
         self._text = self._prefix + result.text
         # the reply to a pause goes on in the middle of the answer
-        self._prefix = self._text if result.resume and not result.malformed else ""
+        paused = result.resume and not (result.malformed or result.correction or result.answered)
+        self._prefix = self._text if paused else ""
         self._last = result
         self._usage = self._usage + result.usage
         self._tool_calls += result.tool_calls
@@ -170,6 +183,8 @@ class Run:
         reply = step.result
         if reply is None and step.draft is not None:
             reply = step.draft.draft()
+            if self.output is not None:
+                reply = self.output.unfinished(reply)
         if reply is None:
             return self._without_reply()
         text = self._prefix + reply.text
@@ -180,7 +195,7 @@ class Run:
             text if text or step.result is not None else self._text,
             (*self._tool_results, *(result for _, result in answers if result is not None)),
             self._usage + reply.usage,
-            self.adapter.append(step.conversation, reply, sealed),
+            self.adapter.append(step.conversation, reply, reply.with_answered(sealed)),
             step.index + 1,
             (*self._tool_calls, *reply.tool_calls),
             (*self._warnings, *reply.warnings),
@@ -195,9 +210,10 @@ class Run:
             reason = "error"
         elif disposed or self._stopped:
             reason = "aborted"
+        output = self.output if self.output is not None and self.output.done else None
         return TurnResult(
-            text=partial.text,
-            output=None,
+            text=partial.text if output is None else output.payload,
+            output=None if output is None else output.value,
             finish_reason=reason,
             raw_stop_reason=None if last is None else last.raw_stop_reason,
             usage=partial.usage,

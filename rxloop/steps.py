@@ -15,6 +15,7 @@ __all__ = (
     "Conversation",
     "Draft",
     "FinishReason",
+    "OutputRequest",
     "Partial",
     "Step",
     "StepResult",
@@ -101,6 +102,11 @@ class StepResult:
         resume: the provider paused, or a correction is due: the turn goes on although there are no calls.
         malformed: the provider said that the model's call was malformed.
         carry: request fields that the provider wants back with the next request of the turn.
+        answered: calls that are answered already and not the caller's to run, which ``tool_calls`` leaves out: each
+            with its place among all calls of the reply.
+        correction: what the model is told in the next request, where that is more than the results.
+        final: the turn ends with this reply; calls in it are answered without running.
+        failure: what the turn fails with once the reply is recorded.
         warnings: what the adapter wants the caller to know, such as figures that are estimates.
     """
 
@@ -114,7 +120,18 @@ class StepResult:
     resume: bool = False
     malformed: bool = False
     carry: Mapping[str, Any] = field(default_factory=dict)
+    answered: tuple[tuple[int, ToolResult], ...] = ()
+    correction: str | None = None
+    final: bool = False
+    failure: Exception | None = None
     warnings: tuple[str, ...] = ()
+
+    def with_answered(self, results: Sequence[ToolResult]) -> list[ToolResult]:
+        """The results of `tool_calls`, which are in order, and the answers given already: all in wire order."""
+        merged = list(results)
+        for place, answer in self.answered:
+            merged.insert(place, answer)
+        return merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +150,21 @@ class Draft(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class OutputRequest:
+    """
+    How a step asks for the turn's structured answer.
+
+    Args:
+        schema: JSON schema of an object.
+        how: ``native`` is the provider's own way. Otherwise the tool ``final_result`` is among the step's tools:
+            ``offered`` leaves the choice to the model, ``required`` makes it call some tool, ``forced`` that one.
+    """
+
+    schema: Mapping[str, Any]
+    how: Literal["native", "offered", "required", "forced"]
+
+
 @dataclass(slots=True)
 class Step:
     """
@@ -147,6 +179,7 @@ class Step:
         system: the system prompt.
         tools: the declarations to send.
         carry: request fields that the provider asked for in an earlier reply of the turn.
+        output: the structured answer that is asked for.
         begun: whether the request went out.
         draft: the reply in the making.
         result: the whole reply.
@@ -158,6 +191,7 @@ class Step:
     system: Any = None
     tools: Sequence[ToolDeclaration | Mapping[str, Any]] = ()
     carry: Mapping[str, Any] = field(default_factory=dict)
+    output: OutputRequest | None = None
     begun: bool = False
     draft: Draft | None = None
     result: StepResult | None = None

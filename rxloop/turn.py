@@ -19,6 +19,7 @@ from rxloop.errors import ConfigurationError
 from rxloop.events import StepStarted, TurnEvent
 from rxloop.limits import Limits
 from rxloop.operators import (
+    OutputState,
     Renew,
     RetryPolicy,
     Stop,
@@ -29,14 +30,16 @@ from rxloop.operators import (
     step_cap,
     step_deadline,
     stop_on,
+    structured_output,
     tool_dispatch,
     turn_deadline,
     usage_limit,
     usage_scan,
 )
+from rxloop.output import FINAL_RESULT, Output
 from rxloop.run import Run, announce, conclude, unique_names
 from rxloop.steps import Conversation, Step, TurnResult
-from rxloop.tools import ResolveTool, Tool, tool
+from rxloop.tools import ResolveTool, Tool, ToolDeclaration, tool
 
 __all__ = ("Turn", "TurnStream")
 
@@ -57,6 +60,8 @@ class Turn(Observable[TurnEvent]):
         tools: functions, `Tool` values, or the provider's own declarations, of tools that it runs itself or, beside a
             `Tool` of the same name, of tools that it knows and the caller runs; or a callable
             that returns them, asked before every step.
+        output: what the answer has to be: a pydantic model, a dataclass, a TypedDict, any other type that pydantic
+            knows, a JSON schema, or an `Output` of one of these. The result's ``output`` is validated and typed.
         system: the system prompt: text, or the provider's blocks.
         conversation: what was said before, as an earlier result has it.
         max_steps: how many requests the turn may make; the adapter's default (16) if not given.
@@ -84,6 +89,7 @@ class Turn(Observable[TurnEvent]):
         prompt: Any = None,
         *,
         tools: Tools | Callable[[], Tools] = (),
+        output: Any = None,
         system: Any = None,
         conversation: Conversation = (),
         max_steps: int | None = None,
@@ -133,13 +139,31 @@ class Turn(Observable[TurnEvent]):
         self._system = system
         self._on_end = on_end
         self._turn_id = turn_id
+        self._lists_tools = callable(tools)
         self._tools = _lister(tools, adapter)
+        self._output = None if output is None else output if isinstance(output, Output) else Output(output)
+        self._output_mode = self._choose_mode(has_tools=bool(tools) or resolve_tool_on_miss is not None)
         self._conversation = adapter.begin(conversation, prompt)
         # what the pipeline would refuse is refused here, not at the first event
         whole("max_steps", self.max_steps, minimum=1)
         whole("concurrency", concurrency, minimum=1)
         whole("buffer", buffer, minimum=8)
         stop_on(stop)
+
+    def _choose_mode(self, *, has_tools: bool) -> str:
+        """How the structured answer is asked for."""
+        output, adapter = self._output, self.adapter
+        if output is None:
+            return "auto"
+        mode = output.mode
+        if mode == "auto":
+            native = not has_tools and adapter.native_output(output.schema)
+            mode = "native" if native else adapter.output_mode
+        if mode != "native":
+            adapter.check_tools([ToolDeclaration(FINAL_RESULT, output.description, output.schema)])
+            if not self._lists_tools and FINAL_RESULT in unique_names(self._tools()):
+                raise ConfigurationError(f"a turn with output must not have a tool of its own named {FINAL_RESULT!r}")
+        return mode
 
     def __repr__(self) -> str:
         return f"<Turn {self.adapter.provider} {self.adapter.model!r}>"
@@ -149,10 +173,13 @@ class Turn(Observable[TurnEvent]):
         limits, timers = self.limits, self.scheduler
 
         def step(step: Step) -> Observable[Any]:
+            if run.output is not None:
+                run.output.prepare(step)
             return run.request(step).pipe(
                 stall_watchdog(limits.stall_timeout, first_event_timeout=limits.first_event_timeout, scheduler=timers),
                 retry_before_first_emit(self._retry, step=step.index, scheduler=timers),
                 retry_malformed_call(run.malformed, step=step.index),
+                structured_output(run.output, step=step.index),
                 step_deadline(limits.step_timeout, scheduler=timers),
                 dispatch(step),
             )
@@ -257,7 +284,12 @@ class Turn(Observable[TurnEvent]):
             breaker=self._breaker,
             on_end=self._on_end,
             turn_id=self._turn_id,
+            output=None if self._output is None else OutputState(self._output, self._output_mode, self._last_step()),
         )
+
+    def _last_step(self) -> int | None:
+        """The cap, unless it may be raised."""
+        return self.max_steps if self._renew is None else None
 
     def _subscribe_run(
         self, observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None

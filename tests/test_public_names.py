@@ -17,20 +17,20 @@ from rxloop import operators
 ROOT = Path(__file__).parent.parent
 
 PUBLIC = """
-Adapter     TOOL_PERMANENTLY_FAILED AuthenticationError Breaker BufferOverflowError CancellationToken CapReached Channel
-    ConfigurationError ConnectionFailedError ContextOverflowError ContextReclaimed FinishReason InvalidRequestError
-    Limits MalformedResponseError MalformedRetried ModelNotFoundError OverloadedError Partial PermissionDeniedError
-    ProviderError RateLimitedError ReasoningDelta Renewal RetryPolicy RetryScheduled RxLoopError ServerError
-    StepFinished StepResult StepStarted StreamInterruptedError TextDelta TimedOutError Tool ToolCall ToolCallDelta
-    ToolCallReceived ToolCallStarted ToolContext ToolDeclaration ToolFinished ToolProgress ToolResult ToolStarted Turn
-    TurnEvent TurnFinished TurnResult TurnStarted UnknownEvent Usage UsageLimitError UsageUpdated __version__
-    event_from_dict iterate tool
+    Adapter AuthenticationError Breaker BufferOverflowError CancellationToken CapReached Channel ConfigurationError
+    ConnectionFailedError ContextOverflowError ContextReclaimed FinishReason InvalidOutputError InvalidRequestError
+    Limits MalformedResponseError MalformedRetried ModelNotFoundError Output OverloadedError Partial
+    PermissionDeniedError ProviderError RateLimitedError ReasoningDelta Renewal RetryPolicy RetryScheduled
+    RxLoopError ServerError StepFinished StepResult StepStarted StreamInterruptedError TOOL_PERMANENTLY_FAILED
+    TextDelta TimedOutError Tool ToolCall ToolCallDelta ToolCallReceived ToolCallStarted ToolContext ToolDeclaration
+    ToolFinished ToolProgress ToolResult ToolStarted Turn TurnEvent TurnFinished TurnResult TurnStarted UnknownEvent
+    Usage UsageLimitError UsageUpdated __version__ event_from_dict iterate tool
 """
 
 PUBLIC_OPERATORS = """
-    CapReached Journal MalformedBudget Renew Renewal RetryPolicy Stop deadline loop_steps retry_before_first_emit
-    retry_malformed_call stall_watchdog step_cap step_deadline stop_on text tool_calls tool_dispatch turn_deadline
-    usage_limit usage_scan
+    CapReached Journal MalformedBudget OutputState Renew Renewal RetryPolicy Stop deadline loop_steps partial_output
+    retry_before_first_emit retry_malformed_call stall_watchdog step_cap step_deadline stop_on structured_output
+    text tool_calls tool_dispatch turn_deadline usage_limit usage_scan
 """
 
 VALUES, OPERATORS, ADAPTERS, ENGINE, FACES = range(1, 6)
@@ -46,6 +46,7 @@ FLOORS = {
     "events": VALUES,
     "invocation": VALUES,
     "limits": VALUES,
+    "output": VALUES,
     "steps": VALUES,
     "tools": VALUES,
     "usage": VALUES,
