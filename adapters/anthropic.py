@@ -11,10 +11,12 @@ from typing import Any, ClassVar
 from pydantic_core import from_json, to_json
 from reactivex import Observable
 
+from rxloop.adapters.anthropic_cache import with_cache_points
 from rxloop.adapters.anthropic_decoder import PROVIDERS_CALLS, AnthropicBytesDecoder, AnthropicDecoder
 from rxloop.adapters.anthropic_errors import classify
 from rxloop.adapters.anthropic_vertex import check_vertex_fields
 from rxloop.adapters.base import Adapter
+from rxloop.adapters.cache_points import Lifetime, check_lifetime
 from rxloop.adapters.declarations import declare, names_for
 from rxloop.adapters.messages import (
     check_answers,
@@ -76,6 +78,9 @@ class AnthropicAdapter(Adapter):
             turn's `RetryPolicy` owns them.
         model: the model's name.
         max_tokens: the most tokens of one reply.
+        cache: how long the provider keeps the prompt's beginning in its cache: the system prompt or the tools, and the
+            history up to its end, are marked in every request, beside markers of your own. ``5m``, ``1h``, or ``None``
+            for none; a top-level ``cache_control`` among the fields leaves it to the provider.
         fields: any further field of the request: ``temperature``, ``thinking``, ``tool_choice``, ``stop_sequences``,
             ``metadata`` … ``betas`` sends it through the beta endpoint. What this version of the SDK does not know
             goes into the body as it is.
@@ -92,8 +97,17 @@ class AnthropicAdapter(Adapter):
     backend: str
     """Whose API the client speaks to: anthropic, vertex, bedrock or foundry."""
 
-    def __init__(self, client: Any = None, *, model: str, max_tokens: int = 8192, **fields: Any) -> None:
+    def __init__(
+        self,
+        client: Any = None,
+        *,
+        model: str,
+        max_tokens: int = 8192,
+        cache: Lifetime | None = "5m",
+        **fields: Any,
+    ) -> None:
         check_model(model)
+        check_lifetime(cache)
         whole("max_tokens", max_tokens, minimum=1)
         check_fields(
             fields,
@@ -103,6 +117,8 @@ class AnthropicAdapter(Adapter):
         )
         self.model = model
         self.max_tokens = max_tokens
+        # the provider's own automatic marker stands for ours
+        self._cache: Lifetime | None = None if "cache_control" in fields else cache
         self._owns_client = client is None
         self.client = _asynchronous(_default_client() if client is None else client)
         self.backend = _backend_of(self.client)
@@ -190,7 +206,7 @@ class AnthropicAdapter(Adapter):
                 declare(item, names, "input_schema") if isinstance(item, ToolDeclaration) else dict(item)
                 for item in step.tools
             ]
-        return request
+        return request if self._cache is None else with_cache_points(request, self._cache)
 
     def step(self, step: Step) -> Observable[Any]:
         """One streamed request: events as they arrive, the `StepResult` last."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic_core import to_json
 from reactivex import Observable
@@ -17,7 +17,9 @@ from reactivex import Observable
 from rxloop.adapters.aws_errors import classify
 from rxloop.adapters.aws_sdk import call_for_stream, default_client, send_body
 from rxloop.adapters.base import Adapter
+from rxloop.adapters.bedrock_cache import takes_cache_points, with_cache_points
 from rxloop.adapters.bedrock_decoder import PROVIDER, BedrockBytesDecoder, BedrockDecoder, is_providers_call
+from rxloop.adapters.cache_points import Lifetime, check_lifetime
 from rxloop.adapters.declarations import declare, names_for
 from rxloop.adapters.messages import (
     check_answers,
@@ -89,6 +91,9 @@ class BedrockAdapter(Adapter):
             credentials and the region that boto3 finds, which the adapter closes: without retries, for 256
             connections.
         model: the model's or the inference profile's identifier or ARN.
+        cache: how long the provider keeps the prompt's beginning in its cache, which a ``cachePoint`` behind the system
+            prompt (else the tools) and two in the history ask for in every request, beside those of your own: ``5m``,
+            ``1h``, ``None`` for none, or ``auto``: ``5m`` for the models that are known to take one.
         fields: any further field of the request by the API's name: ``inferenceConfig``, ``guardrailConfig``,
             ``toolConfig`` with a ``toolChoice``, ``additionalModelRequestFields``, ``performanceConfig`` … The members
             of ``inferenceConfig`` may stand alone: ``max_tokens``, ``temperature``, ``top_p``, ``stop_sequences``.
@@ -102,8 +107,12 @@ class BedrockAdapter(Adapter):
 
     provider: ClassVar[str] = PROVIDER
 
-    def __init__(self, client: Any = None, *, model: str, **fields: Any) -> None:
+    def __init__(
+        self, client: Any = None, *, model: str, cache: Lifetime | Literal["auto"] | None = "auto", **fields: Any
+    ) -> None:
         check_model(model)
+        if cache != "auto":
+            check_lifetime(cache)
         check_fields(
             fields,
             turns=("messages", "modelId", "system", "tools"),
@@ -112,6 +121,9 @@ class BedrockAdapter(Adapter):
         )
         self.model = model
         self._fields = _body_fields(fields)
+        self._cache: Lifetime | None = "5m" if cache == "auto" and takes_cache_points(model) else None
+        if cache != "auto":
+            self._cache = cache
         self._owns_client = client is None
         self.client = default_client(_SERVICE) if client is None else client
         if not hasattr(self.client, "converse_stream") or not hasattr(self.client, "meta"):
@@ -189,7 +201,7 @@ class BedrockAdapter(Adapter):
             request["toolConfig"] = {"tools": tools}
             if choice is not None:
                 request["toolConfig"]["toolChoice"] = _with_alias(choice, names)
-        return request
+        return request if self._cache is None else with_cache_points(request, self._cache, self.model)
 
     def step(self, step: Step) -> Observable[Any]:
         """One streamed request: events as they arrive, the `StepResult` last."""
