@@ -24,6 +24,7 @@ from rxloop.adapters.messages import (
     check_model,
     messages_of,
     prompt_blocks,
+    replaced_blocks,
     with_user_content,
 )
 from rxloop.adapters.names import NameMap
@@ -33,6 +34,7 @@ from rxloop.breaker import Breaker
 from rxloop.checks import whole
 from rxloop.errors import ConfigurationError, MalformedResponseError, describe
 from rxloop.output import FINAL_RESULT
+from rxloop.reclaim import HistoryResult
 from rxloop.steps import Conversation, OutputRequest, Step, StepResult, ToolResult
 from rxloop.tools import ToolDeclaration
 
@@ -176,6 +178,25 @@ class AnthropicAdapter(Adapter):
         if tool_results:
             messages.append({"role": "user", "content": [_result_block(item) for item in tool_results]})
         return messages
+
+    def history_results(self, conversation: Conversation) -> list[HistoryResult]:
+        """The tool results of a conversation, oldest first."""
+        names = {
+            block.get("id"): str(block.get("name"))
+            for message in conversation
+            for block in _blocks(message)
+            if block.get("type") == "tool_use"
+        }
+        return [
+            HistoryResult((index, place), names.get(block.get("tool_use_id"), "a tool"), block.get("content") or "")
+            for index, message in enumerate(conversation)
+            for place, block in enumerate(message["content"])
+            if isinstance(block, Mapping) and block.get("type") == "tool_result"
+        ]
+
+    def with_notes(self, conversation: Conversation, notes: Mapping[tuple[int, int], str]) -> list[Mapping[str, Any]]:
+        """The conversation with a note in place of each of these results."""
+        return replaced_blocks(conversation, "content", notes, lambda block, note: {**block, "content": note})
 
     def request(self, step: Step) -> dict[str, Any]:
         """The keywords of the SDK's ``create`` for a step."""

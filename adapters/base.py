@@ -14,6 +14,7 @@ from reactivex import Observable
 from rxloop.adapters.text_stream import StreamRequest, TextStream, append_text, begin_text, text_step
 from rxloop.breaker import Breaker
 from rxloop.errors import ConfigurationError
+from rxloop.reclaim import HistoryResult
 from rxloop.steps import Conversation, Step, StepResult, ToolResult
 
 __all__ = ("Adapter",)
@@ -156,6 +157,14 @@ class Adapter:
             schema: JSON schema of the answer, an object.
         """
         return False
+
+    def history_results(self, conversation: Conversation) -> Sequence[HistoryResult]:
+        """The tool results of a conversation, oldest first; none by default, so that none can give way to a note."""
+        return ()
+
+    def with_notes(self, conversation: Conversation, notes: Mapping[tuple[int, int], str]) -> list[Mapping[str, Any]]:
+        """The conversation with a note in place of each of these results, which stay results of their calls."""
+        return list(conversation)
 
     def correct(self, conversation: Conversation, result: StepResult) -> list[Mapping[str, Any]]:
         """What is sent after a reply that the provider called malformed; the same again by default."""

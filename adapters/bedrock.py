@@ -27,6 +27,7 @@ from rxloop.adapters.messages import (
     check_model,
     messages_of,
     prompt_blocks,
+    replaced_blocks,
     with_user_content,
 )
 from rxloop.adapters.names import NameMap
@@ -34,6 +35,7 @@ from rxloop.adapters.output_schemas import closed_schema, is_closable
 from rxloop.adapters.pump import Wire, pump
 from rxloop.errors import ConfigurationError, describe
 from rxloop.output import FINAL_RESULT
+from rxloop.reclaim import HistoryResult
 from rxloop.steps import Conversation, OutputRequest, Step, StepResult, ToolResult
 from rxloop.tools import ToolDeclaration
 
@@ -177,6 +179,30 @@ class BedrockAdapter(Adapter):
         if tool_results:
             messages.append({"role": "user", "content": [_result_block(item) for item in tool_results]})
         return messages
+
+    def history_results(self, conversation: Conversation) -> list[HistoryResult]:
+        """The tool results of a conversation, oldest first."""
+        names = {
+            call.get("toolUseId"): str(call.get("name"))
+            for message in conversation
+            for call in _members(_blocks(message), "toolUse")
+        }
+        return [
+            HistoryResult((index, place), names.get(result.get("toolUseId"), "a tool"), result.get("content") or "")
+            for index, message in enumerate(conversation)
+            if message.get("role") == "user"
+            for place, block in enumerate(message["content"])
+            if isinstance(result := block.get("toolResult"), Mapping)
+        ]
+
+    def with_notes(self, conversation: Conversation, notes: Mapping[tuple[int, int], str]) -> list[Mapping[str, Any]]:
+        """The conversation with a note in place of each of these results."""
+        return replaced_blocks(
+            conversation,
+            "content",
+            notes,
+            lambda block, note: {**block, "toolResult": {**block["toolResult"], "content": [{"text": note}]}},
+        )
 
     def request(self, step: Step) -> dict[str, Any]:
         """The request's body for a step, in the API's own JSON."""

@@ -15,12 +15,13 @@ from rxloop.adapters.declarations import declare, names_for
 from rxloop.adapters.gemini_decoder import GeminiBytesDecoder, GeminiDecoder
 from rxloop.adapters.gemini_errors import classify
 from rxloop.adapters.gemini_sdk import as_mappings, bytes_seam
-from rxloop.adapters.messages import check_fields, prompt_blocks
+from rxloop.adapters.messages import check_fields, prompt_blocks, replaced_blocks
 from rxloop.adapters.names import NameMap
 from rxloop.adapters.pump import Wire, pump
 from rxloop.breaker import Breaker
 from rxloop.errors import ConfigurationError
 from rxloop.output import FINAL_RESULT
+from rxloop.reclaim import HistoryResult
 from rxloop.steps import Conversation, OutputRequest, Step, StepResult, ToolResult
 from rxloop.tools import ToolDeclaration
 
@@ -153,6 +154,19 @@ class GeminiAdapter(Adapter):
             parts = [_response(call, answer) for call, answer in zip(calls, tool_results, strict=True)]
             contents.append({"role": "user", "parts": parts})
         return contents
+
+    def history_results(self, conversation: Conversation) -> list[HistoryResult]:
+        """The functions' responses in a conversation, oldest first."""
+        return [
+            HistoryResult((index, place), str(answer.get("name")), [answer.get("response"), answer.get("parts") or ()])
+            for index, content in enumerate(conversation)
+            for place, part in enumerate(content.get("parts") or ())
+            if isinstance(answer := part.get("functionResponse"), Mapping)
+        ]
+
+    def with_notes(self, conversation: Conversation, notes: Mapping[tuple[int, int], str]) -> list[Mapping[str, Any]]:
+        """The conversation with a note in place of each of these responses."""
+        return replaced_blocks(conversation, "parts", notes, _with_note)
 
     def correct(self, conversation: Conversation, result: StepResult) -> list[Mapping[str, Any]]:
         """The conversation with what the reply said beside its call, and a word on what was wrong."""
@@ -336,6 +350,11 @@ def _response(call: Mapping[str, Any], result: ToolResult) -> dict[str, Any]:
     if media:
         response["parts"] = media
     return {"functionResponse": response}
+
+
+def _with_note(part: Mapping[str, Any], note: str) -> dict[str, Any]:
+    answer = {key: value for key, value in part["functionResponse"].items() if key != "parts"}
+    return {**part, "functionResponse": {**answer, "response": {"output": note}}}
 
 
 def _is_media(item: Any) -> bool:

@@ -8,7 +8,15 @@ from typing import Any
 from rxloop.errors import ConfigurationError
 from rxloop.steps import Conversation
 
-__all__ = ("check_answers", "check_fields", "check_model", "messages_of", "prompt_blocks", "with_user_content")
+__all__ = (
+    "check_answers",
+    "check_fields",
+    "check_model",
+    "messages_of",
+    "prompt_blocks",
+    "replaced_blocks",
+    "with_user_content",
+)
 
 
 def check_model(model: Any) -> None:
@@ -137,3 +145,29 @@ def check_answers(
                 f"{', '.join(map(repr, sorted(open_calls)))} has none"
             )
         open_calls = set(calls(message))
+
+
+def replaced_blocks(
+    conversation: Conversation,
+    key: str,
+    notes: Mapping[tuple[int, int], str],
+    replace: Callable[[Mapping[str, Any], str], Mapping[str, Any]],
+) -> list[Mapping[str, Any]]:
+    """
+    The conversation with some of its blocks replaced; it stays as it is, and so do the others.
+
+    Args:
+        conversation: messages with a list of blocks each.
+        key: where a message has its blocks.
+        notes: what is to be said, by the places of the blocks: message, block.
+        replace: makes a block of the old one and the note.
+    """
+    messages = list(conversation)
+    for index in {index for index, _ in notes}:
+        message = messages[index]
+        blocks = [
+            replace(block, notes[index, place]) if (index, place) in notes else block
+            for place, block in enumerate(message[key])
+        ]
+        messages[index] = {**message, key: blocks}
+    return messages

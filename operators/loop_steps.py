@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ def loop_steps(
     step: Callable[[S], Observable[Any]],
     advance: Callable[[S, StepSettled], S | None],
     *,
-    opening: Callable[[S], Any] | None = None,
+    opening: Callable[[S], Iterable[Any]] | None = None,
 ) -> Observable[Any]:
     """
     Concatenate steps for as long as each of them asks for another.
@@ -43,7 +43,7 @@ def loop_steps(
         start: makes the first state, once per subscription.
         step: makes a state's step, a cold observable.
         advance: the next state, or ``None`` to end; called when the settled step has completed.
-        opening: an item to emit before a step is subscribed; whoever disposes on it prevents the step.
+        opening: the items to emit before a step is subscribed; whoever disposes on one prevents the step.
 
     Raises:
         Whatever `start`, `step`, `advance` or `opening` raise, and a step's own error, reach the observer.
@@ -75,9 +75,10 @@ def loop_steps(
 
         def begin(state: S) -> None:
             if opening is not None:
-                observer.on_next(opening(state))
-                if disposed:
-                    return
+                for item in opening(state):
+                    observer.on_next(item)
+                    if disposed:
+                        return
             settled: StepSettled | None = None
             forward = observer.on_next
 

@@ -47,6 +47,7 @@ from rxloop.events import (
 from rxloop.limits import Limits
 from rxloop.operators import CapReached, Renewal, RetryPolicy
 from rxloop.output import Output
+from rxloop.reclaim import Reclaim
 from rxloop.steps import FinishReason, Partial, StepResult, ToolCall, ToolResult, TurnResult
 from rxloop.tools import CancellationToken, Tool, ToolContext, ToolDeclaration, tool
 from rxloop.turn import Turn
@@ -81,6 +82,7 @@ __all__ = (
     "ProviderError",
     "RateLimitedError",
     "ReasoningDelta",
+    "Reclaim",
     "Renewal",
     "RetryPolicy",
     "RetryScheduled",

@@ -15,10 +15,12 @@ from reactivex.scheduler import CurrentThreadScheduler
 
 from rxloop.adapters.base import Adapter
 from rxloop.breaker import Breaker
+from rxloop.context import Context
 from rxloop.demand import current_demand
 from rxloop.errors import ConfigurationError, RxLoopError, describe
 from rxloop.events import TurnFinished, TurnStarted
 from rxloop.operators import MalformedBudget, OutputState
+from rxloop.reclaim import Reclaim
 from rxloop.steps import (
     Conversation,
     FinishReason,
@@ -57,6 +59,7 @@ class Run:
         on_end: told once how the run ended.
         turn_id: its name; a random one if not given.
         output: the structured answer that is asked for.
+        reclaim: when old tool results give way, with the window known.
     """
 
     def __init__(
@@ -70,10 +73,13 @@ class Run:
         on_end: Callable[[TurnResult], None] | None,
         turn_id: str | None,
         output: OutputState | None = None,
+        reclaim: Reclaim | None = None,
     ) -> None:
         self.adapter = adapter
         self.turn_id = turn_id or f"turn_{uuid.uuid4().hex}"
         self.output = output
+        self._context = None if reclaim is None else Context(adapter, reclaim)
+        self._overflowed = False
         self.breaker = None if breaker is None else breaker.start()
         self.malformed = MalformedBudget(adapter.malformed_retries)
         self.tools: dict[str, Tool] = {}
@@ -101,7 +107,9 @@ class Run:
 
     def begin(self) -> Step:
         """The first step."""
-        self._step = self._next_step(0, self._step.conversation, {})
+        first = self._next_step(0, self._step.conversation, {})
+        # an estimate alone is no reason not to ask
+        self._step = first if self._context is None else self._context.fitted(first) or first
         return self._step
 
     def advance(self, step: Step, settled: StepSettled) -> Step | None:
@@ -128,6 +136,13 @@ class Run:
         if result.correction is not None:
             conversation = self.adapter.begin(conversation, result.correction)
         following = self._next_step(step.index + 1, conversation, {**step.carry, **result.carry})
+        if self._context is not None:
+            self._context.observe(step, result.usage)
+            fitted = self._context.fitted(following)
+            if fitted is None:
+                self._overflowed = True
+                return None
+            following = fitted
         # from here on nothing fails: what counts as past must not be counted as present too
         self._text = self._prefix + result.text
         # the reply to a pause goes on in the middle of the answer
@@ -210,6 +225,8 @@ class Run:
             reason = "error"
         elif disposed or self._stopped:
             reason = "aborted"
+        elif self._overflowed:
+            reason = "length"
         output = self.output if self.output is not None and self.output.done else None
         return TurnResult(
             text=partial.text if output is None else output.payload,

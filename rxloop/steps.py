@@ -180,6 +180,7 @@ class Step:
         tools: the declarations to send.
         carry: request fields that the provider asked for in an earlier reply of the turn.
         output: the structured answer that is asked for.
+        reclaimed: the estimated tokens of the prompt before and after old tool results gave way, where they did.
         begun: whether the request went out.
         draft: the reply in the making.
         result: the whole reply.
@@ -192,6 +193,7 @@ class Step:
     tools: Sequence[ToolDeclaration | Mapping[str, Any]] = ()
     carry: Mapping[str, Any] = field(default_factory=dict)
     output: OutputRequest | None = None
+    reclaimed: tuple[int, int] | None = None
     begun: bool = False
     draft: Draft | None = None
     result: StepResult | None = None

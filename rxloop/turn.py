@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import NoneType
 from typing import Any, Literal, NoReturn, TypeAlias
 
@@ -16,7 +17,7 @@ from rxloop.channel import Channel
 from rxloop.checks import function_or_none, instance, whole
 from rxloop.clock import running_loop
 from rxloop.errors import ConfigurationError
-from rxloop.events import StepStarted, TurnEvent
+from rxloop.events import ContextReclaimed, StepStarted, TurnEvent
 from rxloop.limits import Limits
 from rxloop.operators import (
     OutputState,
@@ -37,6 +38,7 @@ from rxloop.operators import (
     usage_scan,
 )
 from rxloop.output import FINAL_RESULT, Output
+from rxloop.reclaim import Reclaim, window_of
 from rxloop.run import Run, announce, conclude, unique_names
 from rxloop.steps import Conversation, Step, TurnResult
 from rxloop.tools import ResolveTool, Tool, ToolDeclaration, tool
@@ -62,6 +64,8 @@ class Turn(Observable[TurnEvent]):
             that returns them, asked before every step.
         output: what the answer has to be: a pydantic model, a dataclass, a TypedDict, any other type that pydantic
             knows, a JSON schema, or an `Output` of one of these. The result's ``output`` is validated and typed.
+        reclaim: when old tool results give way to short notes, so that the prompt keeps within the model's window; by
+            default for models whose window is known by their name, ``None`` for never.
         system: the system prompt: text, or the provider's blocks.
         conversation: what was said before, as an earlier result has it.
         max_steps: how many requests the turn may make; the adapter's default (16) if not given.
@@ -90,6 +94,7 @@ class Turn(Observable[TurnEvent]):
         *,
         tools: Tools | Callable[[], Tools] = (),
         output: Any = None,
+        reclaim: Reclaim | Literal["default"] | None = "default",
         system: Any = None,
         conversation: Conversation = (),
         max_steps: int | None = None,
@@ -111,6 +116,8 @@ class Turn(Observable[TurnEvent]):
         instance("adapter", adapter, Adapter)
         instance("limits", limits, Limits, NoneType)
         instance("retry", retry, RetryPolicy, NoneType)
+        if reclaim != "default":
+            instance("reclaim", reclaim, Reclaim, NoneType)
         if breaker != "default":
             instance("breaker", breaker, Breaker, NoneType)
         instance("scheduler", scheduler, abc.SchedulerBase, NoneType)
@@ -139,6 +146,7 @@ class Turn(Observable[TurnEvent]):
         self._system = system
         self._on_end = on_end
         self._turn_id = turn_id
+        self._reclaim = _with_window(Reclaim() if reclaim == "default" else reclaim, adapter.model)
         self._lists_tools = callable(tools)
         self._tools = _lister(tools, adapter)
         self._output = None if output is None else output if isinstance(output, Output) else Output(output)
@@ -198,7 +206,7 @@ class Turn(Observable[TurnEvent]):
                 scheduler=timers,
             )
 
-        return loop_steps(run.begin, step, run.advance, opening=lambda step: StepStarted(step.index)).pipe(
+        return loop_steps(run.begin, step, run.advance, opening=_opening).pipe(
             step_cap(self.max_steps, renew=self._renew, nudge=run.nudge),
             usage_scan(),
             usage_limit(
@@ -285,6 +293,7 @@ class Turn(Observable[TurnEvent]):
             on_end=self._on_end,
             turn_id=self._turn_id,
             output=None if self._output is None else OutputState(self._output, self._output_mode, self._last_step()),
+            reclaim=self._reclaim,
         )
 
     def _last_step(self) -> int | None:
@@ -320,6 +329,20 @@ class TurnStream(Channel[TurnEvent]):
         if self._run.ended is None:
             raise ConfigurationError("the run must have ended before it has a result: iterate to the end, or leave it")
         return self._run.ended
+
+
+def _opening(step: Step) -> tuple[TurnEvent, ...]:
+    if step.reclaimed is None:
+        return (StepStarted(step.index),)
+    return (StepStarted(step.index), ContextReclaimed(step.index, *step.reclaimed))
+
+
+def _with_window(reclaim: Reclaim | None, model: str) -> Reclaim | None:
+    """The setting with the model's window; ``None`` where it is not known."""
+    if reclaim is None or reclaim.window is not None:
+        return reclaim
+    window = window_of(model)
+    return None if window is None else replace(reclaim, window=window)
 
 
 def _lister(tools: Any, adapter: Adapter) -> Callable[[], list[Tool | Mapping[str, Any]]]:

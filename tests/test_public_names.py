@@ -20,7 +20,7 @@ PUBLIC = """
     Adapter AuthenticationError Breaker BufferOverflowError CancellationToken CapReached Channel ConfigurationError
     ConnectionFailedError ContextOverflowError ContextReclaimed FinishReason InvalidOutputError InvalidRequestError
     Limits MalformedResponseError MalformedRetried ModelNotFoundError Output OverloadedError Partial
-    PermissionDeniedError ProviderError RateLimitedError ReasoningDelta Renewal RetryPolicy RetryScheduled
+    PermissionDeniedError ProviderError RateLimitedError ReasoningDelta Reclaim Renewal RetryPolicy RetryScheduled
     RxLoopError ServerError StepFinished StepResult StepStarted StreamInterruptedError TOOL_PERMANENTLY_FAILED
     TextDelta TimedOutError Tool ToolCall ToolCallDelta ToolCallReceived ToolCallStarted ToolContext ToolDeclaration
     ToolFinished ToolProgress ToolResult ToolStarted Turn TurnEvent TurnFinished TurnResult TurnStarted UnknownEvent
@@ -39,6 +39,7 @@ FLOORS = {
     "batch": VALUES,
     "breaker": VALUES,
     "outlet": VALUES,
+    "reclaim": VALUES,
     "checks": VALUES,
     "clock": VALUES,
     "demand": VALUES,
@@ -53,6 +54,7 @@ FLOORS = {
     "operators": OPERATORS,
     "adapters": ADAPTERS,
     "channel": ENGINE,
+    "context": ENGINE,
     "run": ENGINE,
     "turn": ENGINE,
     "cli": FACES,

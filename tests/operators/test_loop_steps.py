@@ -47,7 +47,7 @@ def test_steps_follow_each_other() -> None:
         time.create_cold_observable(on_next(10, "a"), on_next(20, SETTLED), on_completed(30)),
         time.create_cold_observable(on_next(5, "b"), on_next(5, SETTLED), on_completed(5)),
     ]
-    observer = time.start(lambda: loop_steps(lambda: 0, steps.__getitem__, until(1), opening=lambda n: f"open {n}"))
+    observer = time.start(lambda: loop_steps(lambda: 0, steps.__getitem__, until(1), opening=lambda n: [f"open {n}"]))
     assert_messages(
         observer.messages,
         on_next(200, "open 0"),
@@ -149,7 +149,7 @@ def test_disposal_on_the_opening_prevents_the_step(first: bool) -> None:
 
     items: list[Any] = []
     stop_at = 0 if first else 3
-    loop_steps(lambda: 0, step, until(10), opening=lambda state: state).pipe(
+    loop_steps(lambda: 0, step, until(10), opening=lambda state: [state]).pipe(
         ops.take_while(lambda item: item < stop_at)
     ).subscribe(items.append)
     assert items == list(range(stop_at))
@@ -197,7 +197,7 @@ def test_what_raises_reaches_the_observer(where: str) -> None:
     def opening(state: int) -> Any:
         if where == "opening":
             raise error
-        return state
+        return [state]
 
     errors: list[Exception] = []
     loop_steps(start, step, advance, opening=opening).pipe(ops.take(5)).subscribe(on_error=errors.append)
