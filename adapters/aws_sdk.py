@@ -54,7 +54,7 @@ def default_client(service: str) -> Any:
     try:
         import boto3
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
+        from botocore.exceptions import BotoCoreError, NoRegionError
     except ImportError as error:
         raise ConfigurationError('the adapters for AWS need boto3: pip install "rxloop[aws]"') from error
     config = Config(
@@ -67,8 +67,10 @@ def default_client(service: str) -> Any:
     try:
         # a session of its own: the default one is not safe among threads
         return boto3.Session().client(service, config=config)
+    except NoRegionError as error:
+        raise ConfigurationError("there is no region: set AWS_DEFAULT_REGION, or one in AWS's own files") from error
     except (BotoCoreError, ValueError) as error:
-        raise ConfigurationError(f"the client cannot be made: {error} (set AWS_DEFAULT_REGION)") from error
+        raise ConfigurationError(f"the client cannot be made: {error}") from error
 
 
 def send_body(client: Any, service: str, operation: str) -> None:

@@ -93,7 +93,7 @@ class SageMakerAdapter(Adapter):
 
     Every reply is read on a thread of its own, which ends with it; disposing ends both at once. What the container
     does not count is estimated, at about 4 characters a token: then ``raw_usage`` has ``"estimated": True``, and a
-    warning names the figures. Reasoning is left out.
+    warning names the figures. Reasoning is left out, and is silence to the turn's clocks.
 
     Args:
         client: boto3's ``sagemaker-runtime`` client, which stays the caller's to close and keeps its settings: its own

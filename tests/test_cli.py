@@ -185,7 +185,7 @@ class TestGenerate:
             (["hi", "--model", ""], "model must be a non-empty string"),
             (
                 ["hi", "--provider", "sagemaker"],
-                "the provider sagemaker is not available in this version: use anthropic",
+                "sagemaker needs a model",
             ),
             (["hi", "--provider", "acme"], "'acme'"),
             (["hi", "there"], "there"),

@@ -52,7 +52,6 @@ def test_vertex(server: GeminiServer, monkeypatch: pytest.MonkeyPatch, capsys: p
         (["--provider", "google-ai"], "there are no credentials: set GEMINI_API_KEY"),
         (["--provider", "vertex"], "vertex needs a project: set GOOGLE_CLOUD_PROJECT"),
         (["--provider", "vertex", "--model", "claude-sonnet-5-5"], "is not available in this version"),
-        (["--provider", "bedrock"], "the provider bedrock is not available in this version"),
     ],
 )
 def test_what_is_missing_is_said_in_one_line(

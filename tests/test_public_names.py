@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rxloop
-from rxloop import operators
+from rxloop import adapters, operators
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,6 +32,8 @@ PUBLIC_OPERATORS = """
     retry_before_first_emit retry_malformed_call stall_watchdog step_cap step_deadline stop_on structured_output
     text tool_calls tool_dispatch turn_deadline usage_limit usage_scan
 """
+
+PUBLIC_ADAPTERS = "AnthropicAdapter BedrockAdapter GeminiAdapter SageMakerAdapter StreamRequest TextStream"
 
 VALUES, OPERATORS, ADAPTERS, ENGINE, FACES = range(1, 6)
 
@@ -108,6 +110,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 def test_the_public_names_are_these() -> None:
     assert sorted(rxloop.__all__) == sorted(PUBLIC.split())
     assert sorted(operators.__all__) == sorted(PUBLIC_OPERATORS.split())
+    assert sorted(adapters.__all__) == sorted(PUBLIC_ADAPTERS.split())
 
 
 @pytest.mark.parametrize("package", [rxloop, operators], ids=["rxloop", "rxloop.operators"])

@@ -131,13 +131,18 @@ def demo(
 def generate(
     prompt: Annotated[str, typer.Argument(help='What to ask; "-" reads it from stdin.')],
     provider: Annotated[
-        Provider, typer.Option(help="Whom to ask: anthropic, google-ai or vertex.")
+        Provider, typer.Option(help="Whom to ask: anthropic, google-ai, vertex, bedrock or sagemaker.")
     ] = Provider.anthropic,
-    model: Annotated[str | None, typer.Option(help="The model; a current one if not given.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The model, or the endpoint on sagemaker; if not given a current one, except on AWS."),
+    ] = None,
     tools: Annotated[str, typer.Option(help="What the model may use, separated by commas: calculator, clock.")] = "",
     system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
     max_steps: Annotated[int | None, typer.Option(help="The most requests of the turn.")] = None,
-    max_tokens: Annotated[int, typer.Option(help="The most tokens of one reply.")] = 8192,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="The most tokens of one reply; if not given 8192, on AWS the model's own.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Run one turn and show it as it happens. The key comes from the environment, as in ANTHROPIC_API_KEY."""

@@ -13,11 +13,12 @@ from rxloop.errors import ConfigurationError
 
 __all__ = ("Provider", "adapter_for")
 
+_MAX_TOKENS = 8192
 _NO_KEY = "there are no credentials: set ANTHROPIC_API_KEY"
 
 
 class Provider(StrEnum):
-    """The providers' names, those of a later version included."""
+    """The providers' names."""
 
     anthropic = "anthropic"
     google_ai = "google-ai"
@@ -27,34 +28,37 @@ class Provider(StrEnum):
 
 
 @contextlib.asynccontextmanager
-async def adapter_for(provider: Provider, model: str | None, max_tokens: int) -> AsyncIterator[Adapter]:
+async def adapter_for(provider: Provider, model: str | None, max_tokens: int | None) -> AsyncIterator[Adapter]:
     """
     An adapter whose client is closed afterwards; credentials come from the environment.
 
+    Args:
+        provider: whom to ask.
+        model: a current one if not given; AWS has none that is everywhere, so that it must be given there.
+        max_tokens: the most tokens of a reply; if not given 8192, on AWS as many as the model takes.
+
     Raises:
-        ConfigurationError: there are none, a proxy or the certificates cannot be used, the SDK is missing, or this
-            version does not know the provider.
+        ConfigurationError: there are none, a proxy or the certificates cannot be used, the SDK is missing, there is no
+            model, or this version does not know it.
     """
+    most = _MAX_TOKENS if max_tokens is None else max_tokens
     if provider is Provider.anthropic:
         from rxloop.adapters.anthropic import AnthropicAdapter
 
         async with _anthropic_client() as client:
-            yield AnthropicAdapter(client, model="claude-sonnet-5-5" if model is None else model, max_tokens=max_tokens)
+            yield AnthropicAdapter(client, model="claude-sonnet-5-5" if model is None else model, max_tokens=most)
     elif provider is Provider.google_ai or (
         provider is Provider.vertex and ("gemini" if model is None else model).startswith("gemini")
     ):
         from rxloop.adapters.gemini import GeminiAdapter
 
         async with _google_client(vertex=provider is Provider.vertex) as client:
-            yield GeminiAdapter(
-                client, model="gemini-3.8-flash" if model is None else model, max_output_tokens=max_tokens
-            )
+            yield GeminiAdapter(client, model="gemini-3.8-flash" if model is None else model, max_output_tokens=most)
     elif provider is Provider.vertex:
         raise ConfigurationError(f"the model {model} on vertex is not available in this version: use a gemini model")
     else:
-        raise ConfigurationError(
-            f"the provider {provider.value} is not available in this version: use anthropic, google-ai or vertex"
-        )
+        async with _aws_adapter(provider, model, {} if max_tokens is None else {"max_tokens": max_tokens}) as adapter:
+            yield adapter
 
 
 @contextlib.asynccontextmanager
@@ -133,3 +137,18 @@ async def _google_client(*, vertex: bool) -> AsyncIterator[Any]:
         yield client
     finally:
         await client.aio.aclose()
+
+
+@contextlib.asynccontextmanager
+async def _aws_adapter(provider: Provider, model: str | None, fields: dict[str, Any]) -> AsyncIterator[Adapter]:
+    from rxloop.adapters.bedrock import BedrockAdapter
+    from rxloop.adapters.sagemaker import SageMakerAdapter
+
+    bedrock = provider is Provider.bedrock
+    if model is None:
+        what = "a model's or an inference profile's ID or ARN" if bedrock else "an endpoint's name"
+        raise ConfigurationError(f"{provider.value} needs a model: give {what} as --model")
+    adapter: BedrockAdapter | SageMakerAdapter
+    adapter = BedrockAdapter(model=model, **fields) if bedrock else SageMakerAdapter(model=model, **fields)
+    async with adapter:
+        yield adapter
