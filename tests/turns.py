@@ -34,7 +34,7 @@ async def add(a: int, b: int) -> int:
 async def connected(server: AnthropicServer, client: Any = None, **fields: Any) -> AsyncIterator[AnthropicAdapter]:
     """An adapter of the server, its client closed at the end."""
     async with client or server.client() as client:
-        yield AnthropicAdapter(client, **{"model": "claude-test", **fields})
+        yield AnthropicAdapter(client, **{"model": "claude-test", "cache": None, **fields})
 
 
 async def run(

@@ -106,7 +106,7 @@ async def test_a_whole_turn(server: AnthropicServer, flavour: str) -> None:
     script(server, flavour, *blocks, usage=usage)
     script(server, flavour, text("It is 5."), usage=usage)
     async with FLAVOURS[flavour](server) as client:
-        adapter = AnthropicAdapter(client, model=MODEL, temperature=0.5)
+        adapter = AnthropicAdapter(client, model=MODEL, temperature=0.5, cache=None)
         recorder = await run(adapter, "2+3?", system="Be brief.")
         await server.idle()
         assert server.open_connections == 1, "kept for the next step"
@@ -171,16 +171,19 @@ async def test_foundry_has_its_own_key(server: AnthropicServer) -> None:
     }
 
 
+BETA = "context-management-2025-06-27"
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flavour", FLAVOURS)
 async def test_betas_reach_every_flavour(server: AnthropicServer, flavour: str) -> None:
     script(server, flavour, text("5"))
     async with FLAVOURS[flavour](server) as client:
-        recorder = await run(AnthropicAdapter(client, model=MODEL, betas=["one-2026-01-01"]))
+        recorder = await run(AnthropicAdapter(client, model=MODEL, betas=[BETA]))
     assert recorder.finished.text == "5"
     (request,) = server.requests
     told = request.headers.get("anthropic-beta", ""), *request.json.get("anthropic_beta", ())
-    assert "one-2026-01-01" in told
+    assert BETA in told
 
 
 @pytest.mark.asyncio

@@ -477,7 +477,7 @@ def test_a_reply_without_content_adds_nothing() -> None:
 
 
 def _adapter(**fields: Any) -> AnthropicAdapter:
-    return AnthropicAdapter(AsyncAnthropic(api_key="test-key"), model="claude-test", **fields)
+    return AnthropicAdapter(AsyncAnthropic(api_key="test-key"), model="claude-test", **{"cache": None, **fields})
 
 
 @pytest.mark.asyncio

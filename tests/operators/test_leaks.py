@@ -16,18 +16,21 @@ from reactivex.testing import ReactiveTest
 
 from rxloop import operators
 from rxloop.errors import ServerError
-from rxloop.events import StepStarted, TextDelta, ToolCallReceived, UsageUpdated
+from rxloop.events import StepStarted, TextDelta, ToolCallDelta, ToolCallReceived, ToolCallStarted, UsageUpdated
 from rxloop.operators import (
     MalformedBudget,
+    OutputState,
     RetryPolicy,
     deadline,
     loop_steps,
+    partial_output,
     retry_before_first_emit,
     retry_malformed_call,
     stall_watchdog,
     step_cap,
     step_deadline,
     stop_on,
+    structured_output,
     text,
     tool_calls,
     tool_dispatch,
@@ -35,6 +38,7 @@ from rxloop.operators import (
     usage_limit,
     usage_scan,
 )
+from rxloop.output import Output
 from rxloop.steps import StepSettled
 from rxloop.testing import MISBEHAVIOURS, MisbehavingSource, Misbehaviour
 from rxloop.usage import Usage
@@ -67,6 +71,10 @@ ROWS: dict[str, Row] = {
         lambda source, time: loop_steps(lambda: 0, lambda _: source, lambda state, _: None),
         (TextDelta(0, "x"), StepSettled(reply())),
     ),
+    "partial_output": Row(
+        lambda source, time: source.pipe(partial_output(list[int])),
+        (ToolCallStarted(0, "a", "final_result"), ToolCallDelta(0, "a", '{"result": [1')),
+    ),
     "retry_before_first_emit": Row(
         lambda source, time: source.pipe(retry_before_first_emit(RetryPolicy(first_delay=20, jitter=float)))
     ),
@@ -77,6 +85,10 @@ ROWS: dict[str, Row] = {
     "step_cap": Row(lambda source, time: source.pipe(step_cap(8))),
     "step_deadline": Row(lambda source, time: source.pipe(step_deadline(500))),
     "stop_on": Row(lambda source, time: source.pipe(stop_on(time.create_cold_observable(on_next(600, "stop"))))),
+    "structured_output": Row(
+        lambda source, time: source.pipe(structured_output(OutputState(Output(list[int]), "cooperative", 9))),
+        (reply(call("a", "final_result")),),
+    ),
     "text": Row(lambda source, time: source.pipe(text())),
     "tool_calls": Row(lambda source, time: source.pipe(tool_calls()), (ToolCallReceived(0, "a", "add", {}),)),
     "tool_dispatch": Row(dispatching, (TextDelta(0, "x"), reply(call("a", "slow"), call("b", "missing")))),
@@ -139,8 +151,8 @@ def test_two_subscriptions_know_nothing_of_each_other(row: Row) -> None:
     applied = row.apply(source, time)
     first, second, third = time.create_observer(), time.create_observer(), time.create_observer()
     time.schedule_absolute(200, lambda *_: applied.subscribe(first, scheduler=time))
-    if row is not ROWS["retry_malformed_call"]:
-        # there the budget is shared on purpose
+    if row not in (ROWS["retry_malformed_call"], ROWS["structured_output"]):
+        # there the turn's state is shared on purpose
         time.schedule_absolute(205, lambda *_: applied.subscribe(second, scheduler=time))
         time.schedule_absolute(500, lambda *_: applied.subscribe(third, scheduler=time))
     time.start()

@@ -67,9 +67,8 @@ def test_the_source_is_disposed_before_its_next_request() -> None:
         return Observable(on_subscribe)
 
     seen: list[Any] = []
-    loop_steps(lambda: 0, step, lambda state, _: state + 1, opening=lambda state: [StepStarted(state)]).pipe(step_cap(3)).subscribe(
-        seen.append, on_completed=lambda: seen.append("|")
-    )
+    looped = loop_steps(lambda: 0, step, lambda state, _: state + 1, opening=lambda state: [StepStarted(state)])
+    looped.pipe(step_cap(3)).subscribe(seen.append, on_completed=lambda: seen.append("|"))
     assert requests == [0, 1, 2]
     assert seen == [StepStarted(0), StepStarted(1), StepStarted(2), "|"]
 
