@@ -50,6 +50,7 @@ _CODES: Mapping[str, type[ProviderError]] = {
     "ModelStreamErrorException": ServerError,
     "ModelTimeoutException": ServerError,
     "ResourceNotFoundException": ModelNotFoundError,
+    "ServiceQuotaExceededException": RateLimitedError,
     "ServiceUnavailable": OverloadedError,
     "ServiceUnavailableException": OverloadedError,
     "SignatureDoesNotMatch": AuthenticationError,
@@ -118,6 +119,9 @@ def error_of_code(
     if cls is None:
         return error_for_status(status, message, provider=provider, retry_after=delay)
     error = cls(message, provider=provider, status=status, retry_after=delay)
+    if code == "ServiceQuotaExceededException":
+        # what the account may use is used up, which waiting a moment does not change
+        error.retryable = False
     if cls is ServerError and not streamed and isinstance(original, int) and 400 <= original < 500:
         # the model refused the request, which will not be better the next time
         error.retryable = original in (408, 409, 424, 429)

@@ -6,7 +6,6 @@ Source: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Conv
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -50,7 +49,8 @@ _FIGURES = (
     "outputTokens",
     "totalTokens",
 )
-_BLOCKS = ("text", "toolUse", "reasoningContent")
+_EVENTS = ("contentBlockDelta", "contentBlockStart", "contentBlockStop", "messageStop", "metadata")
+_BLOCKS = ("text", "toolUse", "reasoningContent", "toolResult", "image")
 """The blocks whose deltas are joined here; any other is folded together as it comes."""
 
 _NO_USAGE = "the reply ended without its usage, which counts as nothing"
@@ -60,7 +60,7 @@ _UNKNOWN = "SDK_UNKNOWN_MEMBER"
 class _Block:
     """A content block in the making."""
 
-    __slots__ = ("citations", "closed", "data", "index", "kind", "pieces", "redacted", "signature")
+    __slots__ = ("blobs", "citations", "closed", "data", "index", "kind", "pieces", "signature")
 
     def __init__(self, index: int, kind: str | None = None, data: dict[str, Any] | None = None) -> None:
         self.index = index
@@ -69,7 +69,7 @@ class _Block:
         self.data: dict[str, Any] = {} if data is None else data
         self.pieces: list[str] = []
         self.citations: list[dict[str, Any]] = []
-        self.redacted: list[bytes] = []
+        self.blobs: list[bytes] = []
         self.signature: str | None = None
         self.closed = False
 
@@ -92,6 +92,8 @@ class _Block:
             return self._reasoning_content()
         if self.kind == "toolUse":
             return {"toolUse": {**copied(self.data), "input": self._input()}}
+        if self.kind == "image":
+            return self._image_content()
         if self.kind is None:
             return None
         return {self.kind: copied(self.data)}
@@ -100,8 +102,7 @@ class _Block:
         """The parsed object, or the raw text where it is none; nothing at all means no arguments."""
         raw = self.text()
         if not raw.strip():
-            given = self.data.get("input")
-            return copied(given) if isinstance(given, dict) else {}
+            return {}
         parsed = parsed_object(raw)
         return raw if parsed is None else parsed
 
@@ -115,18 +116,28 @@ class _Block:
         if not self.citations:
             # the API takes no blank text
             return {"text": text} if text.strip() else None
-        content: dict[str, Any] = {"content": [{"text": text}]} if text else {}
+        content: dict[str, Any] = {"content": [{"text": text}]} if text.strip() else {}
         return {"citationsContent": {**content, "citations": copied(self.citations)}}
 
     def _reasoning_content(self) -> dict[str, Any] | None:
-        if self.redacted:
-            return {"reasoningContent": {"redactedContent": base64.b64encode(b"".join(self.redacted)).decode()}}
+        if self.blobs:
+            return {"reasoningContent": {"redactedContent": self._blob()}}
         if not self.pieces and self.signature is None:
             return None
         reasoning: dict[str, Any] = {"text": self.text()}
         if self.signature is not None:
             reasoning["signature"] = self.signature
         return {"reasoningContent": {"reasoningText": reasoning}}
+
+    def _image_content(self) -> dict[str, Any] | None:
+        image = copied(self.data)
+        if self.blobs:
+            image["source"] = {"bytes": self._blob()}
+        # the API takes no image without both
+        return {"image": image} if image.get("format") and image.get("source") else None
+
+    def _blob(self) -> str:
+        return base64.b64encode(b"".join(self.blobs)).decode()
 
 
 class BedrockDecoder:
@@ -140,12 +151,25 @@ class BedrockDecoder:
         name: turns the provider's name of a tool into the caller's.
     """
 
-    __slots__ = ("_blocks", "_ids", "_name", "_pending", "_step", "_stop_reason", "_stopped", "_usage", "complete")
+    __slots__ = (
+        "_blocks",
+        "_ids",
+        "_name",
+        "_order",
+        "_pending",
+        "_step",
+        "_stop_reason",
+        "_stopped",
+        "_usage",
+        "complete",
+    )
 
     def __init__(self, step: int = 0, name: Callable[[str], str] = str) -> None:
         self._step = step
         self._name = name
+        # the blocks by their index, and all of them in the order in which they came
         self._blocks: dict[int, _Block] = {}
+        self._order: list[_Block] = []
         self._ids: set[str] = set()
         self._pending: list[_Block] = []
         self._stop_reason: str | None = None
@@ -187,18 +211,24 @@ class BedrockDecoder:
             if type(text) is str and block is not None and block.kind == "text" and not block.closed:
                 block.pieces.append(text)
                 return (TextDelta(self._step, text),) if text else ()
+            if self._stopped:
+                return ()
             if block is None:
                 block = self._add(_Block(_index(payload)))
             return self._delta(block, delta)
+        if self._stopped and kind != "metadata" and not is_error_code(kind):
+            # the answer is whole, and only its usage may follow
+            return ()
         if kind == "contentBlockStart":
-            return (*self._flush(), *self._start(_index(payload), mapping(payload, "start") or {}))
+            events = self._start(_index(payload), mapping(payload, "start") or {})
+            return (*self._flush(), *events)
         if kind == "contentBlockStop":
             self._end(self._blocks.get(_index(payload)))
             return ()
         if kind == "messageStop":
             self._stop_reason = string_or_none(payload, "stopReason")
             self._stopped = True
-            for block in self._blocks.values():
+            for block in self._order:
                 self._end(block)
             return self._flush()
         if kind == "metadata":
@@ -243,8 +273,8 @@ class BedrockDecoder:
 
     def draft(self) -> StepResult:
         """What has arrived so far; of an unfinished reply only what may be resent."""
-        blocks = [self._blocks[index] for index in sorted(self._blocks)]
-        kept = blocks if self._stopped else _resendable(blocks)
+        blocks = sorted(self._order, key=lambda block: block.index)
+        kept = _resendable(blocks, stopped=self._stopped)
         content = [data for block in kept if (data := block.content()) is not None]
         # the API does not take reasoning that nothing follows
         while content and "reasoningContent" in content[-1]:
@@ -267,38 +297,50 @@ class BedrockDecoder:
         )
 
     def _add(self, block: _Block) -> _Block:
+        # one that gives its index to another is over
+        self._end(self._blocks.get(block.index))
         self._blocks[block.index] = block
+        self._order.append(block)
         return block
 
     def _start(self, index: int, start: Mapping[str, Any]) -> list[Any]:
         kind = next((key for key in start if start[key] is not None), None)
-        if kind is None:
-            return []
         if kind == "text":
             # as some gateways begin a text
-            block = self._add(_Block(index, "text"))
             text = string(start, "text")
-            block.pieces.append(text)
+            self._add(_Block(index, "text")).pieces.append(text)
             return [TextDelta(self._step, text)] if text else []
-        data = copied(mapping(start, kind))
-        block = self._add(_Block(index, kind, data))
-        if kind != "toolUse":
+        if kind is None or (kind not in _BLOCKS and not isinstance(start[kind], Mapping)):
+            self._add(_Block(index))
             return []
-        string(data, "name")
-        if data.get("type") == "tool_use":
+        data = copied(mapping(start, kind))
+        if kind == "reasoningContent":
+            return self._reasoning(self._add(_Block(index)), data)
+        if kind == "toolUse":
+            return self._tool_use(_Block(index, kind, data))
+        if kind == "toolResult":
+            string(data, "toolUseId")
+            data["content"] = _mappings(data.get("content"))
+        self._add(_Block(index, kind, data))
+        return []
+
+    def _tool_use(self, block: _Block) -> list[Any]:
+        data = block.data
+        name = string(data, "name")
+        if data.get("type") in (None, "tool_use"):
             # a reply may say so, but a request knows no type but that of the provider's own calls
-            del data["type"]
+            data.pop("type", None)
         given = data.pop("input", None)
         if isinstance(given, str) and given:
             block.pieces.append(given)
         elif given is not None and given != "":
             block.pieces.append(json.dumps(given))
-        if not block.is_call:
-            string(data, "toolUseId")
-            return []
-        call_id = data["toolUseId"] = self._fresh(data.get("toolUseId"))
+        if block.is_call:
+            data["toolUseId"] = self._fresh(data.get("toolUseId"))
+        call_id = string(data, "toolUseId")
         self._ids.add(call_id)
-        return [ToolCallStarted(self._step, call_id, self._name(data["name"]))]
+        self._add(block)
+        return [ToolCallStarted(self._step, call_id, self._name(name))] if block.is_call else []
 
     def _fresh(self, given: Any) -> str:
         """The call's id; another one where it has none or shares it, since a result could not be told apart."""
@@ -334,8 +376,9 @@ class BedrockDecoder:
                 events += self._reasoning(block, mapping(delta, "reasoningContent") or {})
             elif kind == "toolResult":
                 if block.kind == "toolResult":
-                    pieces = value if isinstance(value, list) else [value]
-                    block.data["content"] = [*(block.data.get("content") or ()), *copied(pieces)]
+                    block.data["content"] += copied(_mappings(value))
+            elif kind == "image":
+                self._image(block, mapping(delta, "image") or {})
             elif isinstance(value, Mapping):
                 if block.kind is None:
                     block.kind = kind
@@ -352,22 +395,33 @@ class BedrockDecoder:
         block.pieces.append(fragment)
         return (ToolCallDelta(self._step, block.data["toolUseId"], fragment),) if block.is_call else ()
 
-    def _reasoning(self, block: _Block, delta: Mapping[str, Any]) -> Iterable[Any]:
+    def _reasoning(self, block: _Block, delta: Mapping[str, Any]) -> list[Any]:
+        signature = string_or_none(delta, "signature")
+        redacted = _decoded(delta, "redactedContent")
+        text = string_or_none(delta, "text")
         if block.kind is None:
             block.kind = "reasoningContent"
         if block.kind != "reasoningContent":
-            return ()
-        signature = string_or_none(delta, "signature")
+            return []
         if signature is not None:
             block.signature = (block.signature or "") + signature
-        redacted = delta.get("redactedContent")
         if redacted is not None:
-            block.redacted.append(_decoded(redacted))
-        text = string_or_none(delta, "text")
+            block.blobs.append(redacted)
         if text is None:
-            return ()
+            return []
         block.pieces.append(text)
-        return (ReasoningDelta(self._step, text),) if text else ()
+        return [ReasoningDelta(self._step, text)] if text else []
+
+    def _image(self, block: _Block, delta: Mapping[str, Any]) -> None:
+        """A piece of an image, whose bytes come as several."""
+        piece = _decoded(mapping(delta, "source") or {}, "bytes")
+        rest = copied({key: value for key, value in delta.items() if key != "source" or piece is None})
+        if block.kind is None:
+            block.kind = "image"
+        if block.kind == "image":
+            if piece is not None:
+                block.blobs.append(piece)
+            merge(block.data, rest, kept=())
 
     def _whole_block(self, index: int, block: Mapping[str, Any]) -> Iterable[Any]:
         kind = next(iter(block), None)
@@ -409,13 +463,12 @@ class BedrockDecoder:
     def _calls(self, blocks: Iterable[_Block]) -> tuple[ToolCall, ...]:
         calls = []
         cut_off = FINISH_REASONS.get(self._stop_reason or "") == "length"
-        last = max(self._blocks, default=0)
         for block in blocks:
             if not block.is_call:
                 continue
             arguments = block.arguments()
             unfinished = not arguments or isinstance(arguments, str)
-            truncated = cut_off and unfinished and block.index == last
+            truncated = cut_off and unfinished and block is self._order[-1]
             call_id, name = block.data["toolUseId"], self._name(block.data["name"])
             calls.append(ToolCall(call_id, name, block.text() if truncated else arguments, truncated=truncated))
         return tuple(calls)
@@ -425,7 +478,7 @@ class BedrockDecoder:
             return
         for key in _FIGURES:
             figure(usage, key)
-        self._usage.update(copied(usage))
+        self._usage.update({key: value for key, value in copied(usage).items() if value is not None})
 
 
 class BedrockBytesDecoder:
@@ -474,10 +527,13 @@ class BedrockBytesDecoder:
     def _decoded(self, data: bytes) -> Iterable[Any]:
         decode = self._decoder.event
         for heading, payload in self._frames.feed(data):
-            if heading.kind == "event":
-                yield from decode(heading.name, from_json(payload, allow_inf_nan=False))
-            else:
+            if heading.kind in ("exception", "error"):
                 raise _reported(heading.kind, heading.name, heading.headers, payload)
+            # what an event that is not known holds need not be JSON
+            if heading.name in _EVENTS or is_error_code(heading.name):
+                yield from decode(heading.name, from_json(payload, allow_inf_nan=False))
+            if self._decoder.complete:
+                return
 
 
 def usage_from(raw: Mapping[str, Any]) -> Usage:
@@ -503,19 +559,20 @@ def is_providers_call(tool_use: Mapping[str, Any]) -> bool:
     return tool_use.get("type") == "server_tool_use"
 
 
-def _resendable(blocks: list[_Block]) -> list[_Block]:
-    """Of a reply that was broken off, what the API takes back."""
-    answered = {block.data.get("toolUseId") for block in blocks if block.kind == "toolResult" and block.closed}
+def _resendable(blocks: list[_Block], *, stopped: bool) -> list[_Block]:
+    """What the API takes back of a reply, be it whole or broken off."""
+    closed = [block for block in blocks if block.closed]
+    calls = {block.data["toolUseId"] for block in closed if block.kind == "toolUse" and not block.is_call}
+    answered = calls & {block.data["toolUseId"] for block in closed if block.kind == "toolResult"}
     kept = []
     for block in blocks:
-        if block.kind == "text":
-            fit = True
-        elif block.kind == "reasoningContent":
-            fit = block.closed and (block.signature is not None or bool(block.redacted))
-        elif block.kind == "toolUse" and not block.is_call:
-            fit = block.closed and block.data.get("toolUseId") in answered
+        if block.kind == "toolResult" or (block.kind == "toolUse" and not block.is_call):
+            # a call that the provider ran itself and its result need each other
+            fit = block.closed and block.data["toolUseId"] in answered
+        elif block.kind == "reasoningContent" and not stopped:
+            fit = block.closed and (block.signature is not None or bool(block.blobs))
         else:
-            fit = block.closed
+            fit = block.closed or block.kind == "text"
         if fit:
             kept.append(block)
     return kept
@@ -563,11 +620,16 @@ def _as_json(value: Any) -> Any:
     return value
 
 
-def _decoded(value: Any) -> bytes:
-    """A blob, which is base64 in the API's JSON."""
-    if not isinstance(value, str):
-        raise TypeError(f"redactedContent must be base64, but got {value!r:.100}")
+def _mappings(value: Any) -> list[Any]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _decoded(data: Mapping[str, Any], key: str) -> bytes | None:
+    """A blob if it is there, which is base64 in the API's JSON."""
+    value = string_or_none(data, key)
+    if value is None:
+        return None
     try:
         return base64.b64decode(value, validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"redactedContent must be base64, but got {value!r:.100}") from error
+    except ValueError as error:
+        raise ValueError(f"{key} must be base64, but got {value!r:.100}") from error

@@ -211,8 +211,10 @@ def _json(body: bytes) -> Any:
 def _chunk(payload: bytes) -> dict[str, Any] | None:
     """The event of a model's own format that a frame of ``InvokeModelWithResponseStream`` holds."""
     data = _json(payload)
-    encoded = data.get("bytes") if isinstance(data, dict) else None
-    event = _json(base64.b64decode(encoded)) if isinstance(encoded, str) else None
+    try:
+        event = json.loads(base64.b64decode(data["bytes"]))
+    except (KeyError, RecursionError, TypeError, ValueError):
+        return None
     return event if isinstance(event, dict) else None
 
 
@@ -286,13 +288,11 @@ def _results(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Recor
 
 
 def _result(result: Mapping[str, Any]) -> RecordedResult:
-    content = result.get("content") or []
+    content = _blocks(result)
     if result.get("status") == "error":
         return RecordedResult(error=_plain(content))
-    if len(content) == 1 and isinstance(content[0], Mapping):
-        [(kind, value), *others] = content[0].items()
-        if kind in ("json", "text") and not others:
-            return RecordedResult(value)
+    if len(content) == 1 and content[0].keys() in ({"json"}, {"text"}):
+        return RecordedResult(*content[0].values())
     return RecordedResult(content)
 
 

@@ -443,7 +443,9 @@ class TestAnthropic:
     @pytest.mark.asyncio
     async def test_a_turn(self, path: Path) -> None:
         tool = {"name": "add", "input_schema": {"type": "object"}}
-        asked = {**MESSAGES, "anthropic_version": "bedrock-2023-05-31", "tools": [tool], "temperature": 0.5}
+        # the SDK puts what a header asks for into the body too
+        beta: dict[str, Any] = {"anthropic_beta": ["context-1m-2025-08-07"], "anthropic_version": "bedrock-2023-05-31"}
+        asked = {**MESSAGES, **beta, "tools": [tool], "temperature": 0.5}
         said = [
             {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_a", "name": "add", "input": {}}]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_a", "content": "5"}]},
@@ -456,15 +458,11 @@ class TestAnthropic:
             "stop_reason": "end_turn",
             "usage": {"input_tokens": 1, "output_tokens": 2},
         }
-        write(
-            path,
-            interaction(
-                asked,
-                invoked(*anthropic_events(anthropic.tool_use("add", {}, id="toolu_a"))),
-                operation="invoke-with-response-stream",
-            ),
-            interaction({**asked, "messages": [*MESSAGES["messages"], *said]}, answer, operation="invoke"),
-        )
+        called = invoked(*anthropic_events(anthropic.tool_use("add", {}, id="toolu_a")))
+        first = interaction(asked, called, operation="invoke-with-response-stream")
+        first["request"]["headers"]["anthropic-beta"] = beta["anthropic_beta"]
+        followed = {**asked, "messages": [*MESSAGES["messages"], *said]}
+        write(path, first, interaction(followed, answer, operation="invoke"))
         turn = only(replay(path))
         events, failed = await events_of(turn)
         assert failed is None
@@ -528,10 +526,11 @@ class TestNova:
         write(
             path,
             interaction(asked, exception("throttlingException", "slower"), **streamed),
+            interaction(asked, event("chunk", b'{"bytes":"no base64"}'), **streamed),
             interaction(asked, reply[: len(reply) // 2], **streamed),
         )
         events, failed = await events_of(only(replay(path)))
-        assert [one.error["kind"] for one in of(RetryScheduled, events)] == ["rate_limited"]
+        assert [one.error["kind"] for one in of(RetryScheduled, events)] == ["rate_limited", "stream_interrupted"]
         assert failed is not None
         assert failed.kind == "stream_interrupted"
 
