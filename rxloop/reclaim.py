@@ -19,7 +19,8 @@ __all__ = ("HistoryResult", "Reclaim", "ReclaimPlan", "estimated_tokens", "plan_
 _CHARACTERS_PER_TOKEN = 4
 _MEDIA_TOKENS = 1600
 _MEDIA_CHARACTERS = 2000
-_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{256}")
+_ENCODED = ("bytes", "data")
+"""The fields in which the providers have images and documents, as base64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +121,18 @@ def estimated_tokens(value: Any) -> int:
     What is encoded, as images are, counts as 1,600 each.
     """
     if isinstance(value, str):
-        if len(value) > _MEDIA_CHARACTERS and _BASE64.match(value):
-            return _MEDIA_TOKENS
         size = len(value) if value.isascii() else len(value.encode(errors="surrogatepass"))
         return math.ceil(size / _CHARACTERS_PER_TOKEN)
     if isinstance(value, Mapping):
-        return sum(estimated_tokens(key) + estimated_tokens(item) for key, item in value.items())
+        return sum(estimated_tokens(key) + _member(key, item) for key, item in value.items())
     if isinstance(value, (list, tuple)):
         return sum(map(estimated_tokens, value))
     return 1
+
+
+def _member(key: Any, value: Any) -> int:
+    encoded = key in _ENCODED and isinstance(value, str) and len(value) > _MEDIA_CHARACTERS
+    return _MEDIA_TOKENS if encoded else estimated_tokens(value)
 
 
 def window_of(model: str) -> int | None:

@@ -74,9 +74,7 @@ blocks = st.lists(st.sampled_from([FREE, BARRED, FIVE, HOUR]), max_size=4)
 
 
 @given(blocks, blocks, st.lists(blocks, max_size=6), st.sampled_from(["5m", "1h"]))
-def test_whatever_there_is(
-    tools: list[Block], system: list[Block], messages: list[list[Block]], lifetime: Any
-) -> None:
+def test_whatever_there_is(tools: list[Block], system: list[Block], messages: list[list[Block]], lifetime: Any) -> None:
     found = plan(tools, system, messages, lifetime)
     own = [block.marked for section in (tools, system, *messages) for block in section if block.marked]
     added = [found.tool, found.system, *found.messages.items()]
@@ -84,6 +82,6 @@ def test_whatever_there_is(
     for section, chosen in ((tools, found.tool), (system, found.system)):
         if chosen is not None:
             assert section[chosen[0]] == FREE
-    for (message, place), _ in found.messages.items():
+    for message, place in found.messages:
         assert messages[message][place] == FREE
     assert found == plan(tools, system, messages, lifetime), "the same request, the same markers"
