@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
@@ -14,6 +13,7 @@ from reactivex import Observable
 from rxloop.adapters.anthropic_cache import with_cache_points
 from rxloop.adapters.anthropic_decoder import PROVIDERS_CALLS, AnthropicBytesDecoder, AnthropicDecoder
 from rxloop.adapters.anthropic_errors import classify
+from rxloop.adapters.anthropic_models import always_thinks, binds_thinking, has_structured_outputs, thinks_by_default
 from rxloop.adapters.anthropic_vertex import check_vertex_fields
 from rxloop.adapters.base import Adapter
 from rxloop.adapters.cache_points import Lifetime, check_lifetime
@@ -26,6 +26,7 @@ from rxloop.adapters.messages import (
     prompt_blocks,
     replaced_blocks,
     with_user_content,
+    without_blocks,
 )
 from rxloop.adapters.names import NameMap
 from rxloop.adapters.output_schemas import closed_schema, is_closable
@@ -50,12 +51,7 @@ _FLAVOURS = {
     "foundry": {"AsyncAnthropicFoundry"},
 }
 
-_WITHOUT_OUTPUTS = re.compile(r"claude-(?:[23]\b|v2|instant|(?:opus|sonnet)-4(?:-0|[-@]2025|$))")
-"""Models from before structured outputs.
-
-Source: https://platform.claude.com/docs/en/build-with-claude/structured-outputs
-"""
-
+_THINKING = ("thinking", "redacted_thinking")
 _RESULT_BLOCKS = {
     "text": "text",
     "image": "source",
@@ -124,6 +120,7 @@ class AnthropicAdapter(Adapter):
         self._owns_client = client is None
         self.client = _asynchronous(_default_client() if client is None else client)
         self.backend = _backend_of(self.client)
+        self.forces_tools = not always_thinks(model)
         if self.backend == "vertex":
             check_vertex_fields(fields)
             self.default_breaker = Breaker(max_retries=2)
@@ -145,7 +142,7 @@ class AnthropicAdapter(Adapter):
 
         Source: https://platform.claude.com/docs/en/build-with-claude/structured-outputs
         """
-        return self.backend != "vertex" and not _WITHOUT_OUTPUTS.search(self.model) and is_closable(schema)
+        return self.backend != "vertex" and has_structured_outputs(self.model) and is_closable(schema)
 
     def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
         """
@@ -198,6 +195,16 @@ class AnthropicAdapter(Adapter):
         """The conversation with a note in place of each of these results."""
         return replaced_blocks(conversation, "content", notes, lambda block, note: {**block, "content": note})
 
+    def after_change(self, conversation: Conversation, index: int = 0) -> list[Mapping[str, Any]]:
+        """
+        The conversation without the thinking that follows a change, for models that bind it to what was before it.
+
+        Source: https://platform.claude.com/docs/en/build-with-claude/preserved-thinking/prefix-checks
+        """
+        if not binds_thinking(self.model):
+            return list(conversation)
+        return without_blocks(conversation, index, lambda block: block.get("type") in _THINKING)
+
     def request(self, step: Step) -> dict[str, Any]:
         """The keywords of the SDK's ``create`` for a step."""
         return self._request(step, _names(step))
@@ -215,7 +222,7 @@ class AnthropicAdapter(Adapter):
         if step.system is not None:
             request["system"] = step.system
         if step.output is not None:
-            request.update(_output_fields(step.output, request))
+            request.update(_output_fields(step.output, request, self.model))
         choice = request.get("tool_choice")
         if not step.tools:
             # a choice among no tools is an error
@@ -371,7 +378,7 @@ def _known_to(create: Any, fields: Mapping[str, Any], body: Any = None) -> dict[
     return keywords
 
 
-def _output_fields(output: OutputRequest, request: Mapping[str, Any]) -> dict[str, Any]:
+def _output_fields(output: OutputRequest, request: Mapping[str, Any], model: str) -> dict[str, Any]:
     """
     The fields that ask for a structured answer.
 
@@ -384,7 +391,10 @@ def _output_fields(output: OutputRequest, request: Mapping[str, Any]) -> dict[st
     if output.how == "native":
         config = request.get("output_config") or {}
         return {"output_config": {**config, "format": {"type": "json_schema", "schema": closed_schema(output.schema)}}}
-    thinks = (request.get("thinking") or {}).get("type", "disabled") != "disabled"
+    if always_thinks(model):
+        return {}
+    thinking = (request.get("thinking") or {}).get("type")
+    thinks = thinking != "disabled" and (thinking is not None or thinks_by_default(model))
     if output.how == "forced":
         fields: dict[str, Any] = {"tool_choice": {"type": "tool", "name": FINAL_RESULT}}
         return {**fields, "thinking": {"type": "disabled"}} if thinks else fields

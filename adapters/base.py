@@ -52,6 +52,9 @@ class Adapter:
     output_mode: Literal["cooperative", "coercive"] = "cooperative"
     """How a structured answer is asked for beside tools, in a turn that does not say otherwise."""
 
+    forces_tools: bool = True
+    """Whether a step can make the model call a tool."""
+
     malformed_retries: int = 0
     """How many malformed calls a turn answers with a corrective step."""
 
@@ -164,6 +167,16 @@ class Adapter:
 
     def with_notes(self, conversation: Conversation, notes: Mapping[tuple[int, int], str]) -> list[Mapping[str, Any]]:
         """The conversation with a note in place of each of these results, which stay results of their calls."""
+        return list(conversation)
+
+    def after_change(self, conversation: Conversation, index: int = 0) -> list[Mapping[str, Any]]:
+        """
+        What of a conversation is still accepted after something before it was changed; all of it by default.
+
+        Args:
+            conversation: with the change in it.
+            index: the message after the change; 0 where the tools or the system prompt were changed.
+        """
         return list(conversation)
 
     def correct(self, conversation: Conversation, result: StepResult) -> list[Mapping[str, Any]]:

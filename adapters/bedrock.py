@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 from pydantic_core import to_json
 from reactivex import Observable
 
+from rxloop.adapters.anthropic_models import always_thinks, binds_thinking
 from rxloop.adapters.aws_errors import classify
 from rxloop.adapters.aws_sdk import call_for_stream, default_client, send_body
 from rxloop.adapters.base import Adapter
@@ -29,6 +30,7 @@ from rxloop.adapters.messages import (
     prompt_blocks,
     replaced_blocks,
     with_user_content,
+    without_blocks,
 )
 from rxloop.adapters.names import NameMap
 from rxloop.adapters.output_schemas import closed_schema, is_closable
@@ -122,6 +124,7 @@ class BedrockAdapter(Adapter):
             example='BedrockAdapter(boto3.client("bedrock-runtime", {}), model=…)',
         )
         self.model = model
+        self.forces_tools = not always_thinks(model)
         self._fields = _body_fields(fields)
         self._cache: Lifetime | None = "5m" if cache == "auto" and takes_cache_points(model) else None
         if cache != "auto":
@@ -204,6 +207,16 @@ class BedrockAdapter(Adapter):
             lambda block, note: {**block, "toolResult": {**block["toolResult"], "content": [{"text": note}]}},
         )
 
+    def after_change(self, conversation: Conversation, index: int = 0) -> list[Mapping[str, Any]]:
+        """
+        The conversation without the reasoning that follows a change, for models that bind it to what was before it.
+
+        Source: https://platform.claude.com/docs/en/build-with-claude/preserved-thinking/prefix-checks
+        """
+        if not binds_thinking(self.model):
+            return list(conversation)
+        return without_blocks(conversation, index, lambda block: "reasoningContent" in block)
+
     def request(self, step: Step) -> dict[str, Any]:
         """The request's body for a step, in the API's own JSON."""
         return self._request(step, _names(step))
@@ -218,7 +231,7 @@ class BedrockAdapter(Adapter):
         ]
         choice = (request.pop("toolConfig", None) or {}).get("toolChoice")
         if step.output is not None:
-            choice = _output_choice(step.output, choice, request)
+            choice = _output_choice(step.output, choice, request, self.model)
             request.update(_output_fields(step.output, request))
         if not tools:
             # a history with calls is refused without declarations, and a choice among none is an error
@@ -307,12 +320,14 @@ def _members(blocks: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str
     return [block[kind] for block in blocks if isinstance(block.get(kind), Mapping)]
 
 
-def _output_choice(output: OutputRequest, choice: Any, request: Mapping[str, Any]) -> Any:
+def _output_choice(output: OutputRequest, choice: Any, request: Mapping[str, Any], model: str) -> Any:
     """
     The tool choice that asks for a structured answer.
 
     Source: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ToolChoice.html
     """
+    if always_thinks(model):
+        return choice
     if output.how == "forced":
         return {"tool": {"name": FINAL_RESULT}}
     return {"any": {}} if output.how == "required" and not _thinks(request) else choice

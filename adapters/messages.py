@@ -16,6 +16,7 @@ __all__ = (
     "prompt_blocks",
     "replaced_blocks",
     "with_user_content",
+    "without_blocks",
 )
 
 
@@ -170,4 +171,27 @@ def replaced_blocks(
             for place, block in enumerate(message[key])
         ]
         messages[index] = {**message, key: blocks}
+    return messages
+
+
+def without_blocks(
+    conversation: Conversation, index: int, left_out: Callable[[Mapping[str, Any]], bool]
+) -> list[Mapping[str, Any]]:
+    """
+    The conversation without some blocks of the model's messages from one on; a message of nothing else goes with them.
+
+    Args:
+        conversation: messages with content each; it stays as it is.
+        index: the first message that is looked at.
+        left_out: whether a block is left out.
+    """
+    messages = list(conversation[:index])
+    for message in conversation[index:]:
+        content = message["content"]
+        if message.get("role") != "assistant" or isinstance(content, str):
+            messages.append(message)
+            continue
+        kept = [block for block in content if not (isinstance(block, Mapping) and left_out(block))]
+        if kept:
+            messages.append(message if len(kept) == len(content) else {**message, "content": kept})
     return messages

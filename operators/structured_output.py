@@ -11,7 +11,7 @@ from reactivex import Observable, abc
 
 from rxloop.errors import ConfigurationError, InvalidOutputError
 from rxloop.output import FINAL_RESULT, InvalidPayloadError, Output
-from rxloop.steps import OutputRequest, Step, StepResult, ToolCall, ToolResult
+from rxloop.steps import Conversation, OutputRequest, Step, StepResult, ToolCall, ToolResult
 from rxloop.tools import ToolDeclaration
 
 __all__ = ("OutputState", "structured_output")
@@ -32,16 +32,36 @@ class OutputState:
         mode: the mode that it came to: native, cooperative or coercive.
         max_steps: the turn's last step, where it is known; there nothing can be corrected, and the coercive mode forces
             the answer.
+        remind: adds a message to a conversation, where the model cannot be forced and has to be told.
     """
 
-    __slots__ = ("_forced", "_left", "_max_steps", "_mode", "_output", "done", "payload", "value")
+    __slots__ = (
+        "_forced",
+        "_left",
+        "_max_steps",
+        "_mode",
+        "_output",
+        "_remind",
+        "_reminded",
+        "done",
+        "payload",
+        "value",
+    )
 
-    def __init__(self, output: Output, mode: str, max_steps: int | None) -> None:
+    def __init__(
+        self,
+        output: Output,
+        mode: str,
+        max_steps: int | None,
+        *,
+        remind: Callable[[Conversation, str], Conversation] | None = None,
+    ) -> None:
         self._output = output
         self._mode = mode
         self._max_steps = max_steps
         self._left = output.retries
-        self._forced = False
+        self._forced = self._reminded = False
+        self._remind = remind
         self.done = False
         self.payload = ""
         self.value: Any = None
@@ -63,6 +83,9 @@ class OutputState:
         step.tools = [*step.tools, declaration]
         if self._mode == "coercive":
             self._forced = self._forced or self._is_last(step.index)
+            if self._forced and self._remind is not None and not self._reminded:
+                step.conversation = self._remind(step.conversation, _REMINDER)
+                self._reminded = True
             step.output = OutputRequest(output.schema, "forced" if self._forced else "required")
         else:
             step.output = OutputRequest(output.schema, "offered")
@@ -109,7 +132,7 @@ class OutputState:
             correction = f"The answer does not have the format that was asked for: {fault}. Give it again."
             return self._rejected(reply, step, fault, payload, correction)
         if self._mode == "coercive" and not self._forced and not self._is_last(step):
-            self._forced = True
+            self._forced = self._reminded = True
             return replace(reply, resume=True, correction=_REMINDER)
         return self._rejected(reply, step, f"the model did not call {FINAL_RESULT}", payload, _REMINDER)
 

@@ -67,7 +67,8 @@ class Context:
             return None
         if not plan.notes:
             return step
-        conversation = self._adapter.with_notes(step.conversation, plan.notes)
+        changed = min(message for message, _ in plan.notes)
+        conversation = self._adapter.after_change(self._adapter.with_notes(step.conversation, plan.notes), changed + 1)
         return replace(step, conversation=conversation, reclaimed=(before, after))
 
     def _expected(self, step: Step) -> int:

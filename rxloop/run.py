@@ -80,6 +80,7 @@ class Run:
         self.output = output
         self._context = None if reclaim is None else Context(adapter, reclaim)
         self._overflowed = False
+        self._declared: list[Any] | None = None
         self.breaker = None if breaker is None else breaker.start()
         self.malformed = MalformedBudget(adapter.malformed_retries)
         self.tools: dict[str, Tool] = {}
@@ -257,6 +258,9 @@ class Run:
         self.adapter.check_tools(declared)
         self.tools.clear()
         self.tools.update(executable)
+        if self._declared is not None and declared != self._declared:
+            conversation = self.adapter.after_change(conversation)
+        self._declared = declared
         return Step(index, conversation, self._system, declared, carry)
 
 

@@ -292,13 +292,17 @@ class Turn(Observable[TurnEvent]):
             breaker=self._breaker,
             on_end=self._on_end,
             turn_id=self._turn_id,
-            output=None if self._output is None else OutputState(self._output, self._output_mode, self._last_step()),
+            output=self._output_state(),
             reclaim=self._reclaim,
         )
 
-    def _last_step(self) -> int | None:
-        """The cap, unless it may be raised."""
-        return self.max_steps if self._renew is None else None
+    def _output_state(self) -> OutputState | None:
+        if self._output is None:
+            return None
+        # a cap that may be raised is not known
+        cap = self.max_steps if self._renew is None else None
+        remind = None if self.adapter.forces_tools else self.adapter.begin
+        return OutputState(self._output, self._output_mode, cap, remind=remind)
 
     def _subscribe_run(
         self, observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None
