@@ -16,7 +16,7 @@ from rxloop.testing import check_grammar
 from rxloop.testing.replay import ReplayedTurn, replay
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
-PROVIDERS = ("anthropic", "bedrock", "gemini", "vertex-gemini")
+PROVIDERS = ("anthropic", "bedrock", "gemini", "vertex-claude", "vertex-gemini")
 
 pytestmark = [
     pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of recorded traffic lies beside the repository"),

@@ -26,6 +26,7 @@ from rxloop.testing.replay_anthropic import AnthropicRecordings
 from rxloop.testing.replay_bedrock import AnthropicOnBedrockRecordings, BedrockRecordings
 from rxloop.testing.replay_gemini import GeminiRecordings
 from rxloop.testing.replay_sagemaker import SageMakerRecordings
+from rxloop.testing.replay_vertex import AnthropicOnVertexRecordings
 from rxloop.tools import Tool, ToolContext, ToolDeclaration
 from rxloop.turn import Turn
 
@@ -36,6 +37,7 @@ NOT_RECORDED = "not recorded: the recording ends before this call was answered"
 
 PROVIDERS: list[Recordings] = [
     AnthropicRecordings(),
+    AnthropicOnVertexRecordings(),
     GeminiRecordings(),
     AnthropicOnBedrockRecordings(),
     BedrockRecordings(),
@@ -45,7 +47,7 @@ PROVIDERS: list[Recordings] = [
 
 _LATER = {
     "openai": re.compile(r"/(chat/completions|responses)$"),
-    "vertex": re.compile(r":(streamR|r)awPredict$"),
+    "vertex": re.compile(r"/publishers/(?!anthropic/)[^/]+/models/[^/]+:(streamR|r)awPredict$"),
 }
 """Formats that are told apart, to be named in the error."""
 
@@ -109,6 +111,7 @@ class ReplayedTurn(Turn):
             max_steps=len(self.steps),
             retry=adapter.policy,
             breaker=None,
+            reclaim=None,
             resolve_tool_on_miss=tools.found,
             stop=stop,
             turn_id=turn_id,

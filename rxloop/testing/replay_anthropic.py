@@ -111,9 +111,9 @@ class AnthropicRecordings:
 
         # a client of its own: nothing of the environment, no proxy either, leads back to the network
         client = self._client(anthropic, httpx2.AsyncClient(transport=Recorded(), trust_env=False))
-        fields = {key: value for key, value in request.body.items() if key not in _TURNS_OWN}
-        if request.betas:
-            fields["betas"] = list(request.betas)
+        fields = self._fields(
+            {key: value for key, value in request.body.items() if key not in _TURNS_OWN}, request.betas
+        )
         most = request.body.get("max_tokens")
         if isinstance(most, int) and most >= 1:
             fields["max_tokens"] = most
@@ -132,6 +132,10 @@ class AnthropicRecordings:
         else:
             yield from decoder.feed(message)
         decoder.close()
+
+    def _fields(self, fields: dict[str, Any], betas: Sequence[str]) -> dict[str, Any]:
+        """What an adapter is given of a recorded request, beside what is the turn's."""
+        return {**fields, "betas": list(betas)} if betas else fields
 
     def _client(self, sdk: Any, http_client: Any) -> Any:
         return sdk.AsyncAnthropic(api_key="replay", base_url="https://api.anthropic.com", http_client=http_client)
