@@ -5,6 +5,7 @@ Source: https://platform.claude.com/docs/en/api/errors
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -133,6 +134,11 @@ def _known(error: Exception) -> RxLoopError | None:
     if isinstance(error, anthropic.AnthropicError):
         # credentials that cannot be found, and values that the SDK refuses, are known before any request
         return ConfigurationError(str(error), provider=_PROVIDER)
+    auth = sys.modules.get("google.auth.exceptions")
+    if auth is not None and isinstance(error, auth.TransportError):
+        return ConnectionFailedError(f"no connection to the credentials' server: {error}", provider=_PROVIDER)
+    if auth is not None and isinstance(error, auth.GoogleAuthError):
+        return AuthenticationError(f"the credentials do not work: {error}", provider=_PROVIDER)
     if isinstance(error, TypeError) and "authentication method" in str(error):
         return AuthenticationError(
             "there are no credentials: set ANTHROPIC_API_KEY, or give the adapter a client that has some",

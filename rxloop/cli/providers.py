@@ -55,7 +55,10 @@ async def adapter_for(provider: Provider, model: str | None, max_tokens: int | N
         async with _google_client(vertex=provider is Provider.vertex) as client:
             yield GeminiAdapter(client, model="gemini-3.8-flash" if model is None else model, max_output_tokens=most)
     elif provider is Provider.vertex:
-        raise ConfigurationError(f"the model {model} on vertex is not available in this version: use a gemini model")
+        from rxloop.adapters.anthropic import AnthropicAdapter
+
+        async with _vertex_client() as client:
+            yield AnthropicAdapter(client, model=str(model), max_tokens=most)
     else:
         async with _aws_adapter(provider, model, {} if max_tokens is None else {"max_tokens": max_tokens}) as adapter:
             yield adapter
@@ -114,19 +117,36 @@ def _set(*names: str) -> list[str]:
 
 
 @contextlib.asynccontextmanager
+async def _vertex_client() -> AsyncIterator[Any]:
+    try:
+        import google.auth  # noqa: F401
+        from anthropic import AsyncAnthropicVertex
+    except ImportError as error:
+        raise ConfigurationError('Claude on Vertex needs its extra: pip install "rxloop[vertex,cli]"') from error
+    project, region = _vertex_place()
+    _check_network()
+    async with AsyncAnthropicVertex(project_id=project, region=region, max_retries=0) as client:
+        yield client
+
+
+def _vertex_place() -> tuple[str, str]:
+    project = os.environ.get("GOOGLE_CLOUD_PROJECT")
+    if not project:
+        raise ConfigurationError("vertex needs a project: set GOOGLE_CLOUD_PROJECT (GOOGLE_CLOUD_LOCATION: global)")
+    return project, os.environ.get("GOOGLE_CLOUD_LOCATION", "global")
+
+
+@contextlib.asynccontextmanager
 async def _google_client(*, vertex: bool) -> AsyncIterator[Any]:
     try:
         from google import genai
         from google.auth.exceptions import GoogleAuthError
     except ImportError as error:
         raise ConfigurationError('Gemini needs its extra: pip install "rxloop[google,cli]"') from error
-    project = os.environ.get("GOOGLE_CLOUD_PROJECT")
-    if vertex and not project:
-        raise ConfigurationError("vertex needs a project: set GOOGLE_CLOUD_PROJECT (GOOGLE_CLOUD_LOCATION: global)")
+    project, location = _vertex_place() if vertex else ("", "")
     _check_network()
     try:
         if vertex:
-            location = os.environ.get("GOOGLE_CLOUD_LOCATION", "global")
             client = genai.Client(vertexai=True, project=project, location=location)
         else:
             client = genai.Client(vertexai=False)
