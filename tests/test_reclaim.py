@@ -163,6 +163,20 @@ async def test_fifty_steps_stay_within_a_window_of_30000_tokens(provider: Any) -
 
 
 @pytest.mark.asyncio
+async def test_thinking_that_is_bound_to_what_was_before_it_gives_way_too() -> None:
+    """Some models refuse it once anything before it has changed; what they thought since is theirs."""
+    async with anthropic(9) as served:
+        served.adapter.model = "claude-opus-5-5"
+        turn = Turn(served.adapter, "x", tools=[search], retry=NO_RETRY, reclaim=Reclaim(window=WINDOW))
+        events, _ = await events_of(turn)
+        bodies = served.bodies
+    [changed] = {event.step for event in events if isinstance(event, ContextReclaimed)}
+    assert [f"sig{number}" in json.dumps(bodies[changed]) for number in (1, changed)] == [True, False]
+    last = json.dumps(bodies[-1])
+    assert [f"sig{number}" in last for number in (1, changed, changed + 1, 8)] == [True, False, True, True]
+
+
+@pytest.mark.asyncio
 @every_provider
 async def test_what_does_not_fit_ends_the_turn_with_what_it_has(provider: Any) -> None:
     async with provider(50) as served:
