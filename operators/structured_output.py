@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from reactivex import Observable, abc
 
+from rxloop.checks import whole
 from rxloop.errors import ConfigurationError, InvalidOutputError
+from rxloop.operators.step_cap import CapReached, Renew, Renewal
 from rxloop.output import FINAL_RESULT, InvalidPayloadError, Output
 from rxloop.steps import Conversation, OutputRequest, Step, StepResult, ToolCall, ToolResult
 from rxloop.tools import ToolDeclaration
@@ -20,6 +22,8 @@ _ACCEPTED = "accepted"
 _ONCE = f"not used: {FINAL_RESULT} was called before in the same reply"
 _REMINDER = f"Give the answer by calling the tool {FINAL_RESULT}."
 _CANCELLED = "cancelled: the turn ended before it was checked"
+_FAULTY = "not used: the provider refused the reply, or reported it as faulty"
+_NOT_CALLED = f"the model did not call {FINAL_RESULT}"
 _CUT_OFF = "the token limit cut it off; make it shorter"
 
 
@@ -66,34 +70,65 @@ class OutputState:
         self.payload = ""
         self.value: Any = None
 
-    def prepare(self, step: Step) -> None:
+    def declared(
+        self, tools: Sequence[ToolDeclaration | Mapping[str, Any]]
+    ) -> Sequence[ToolDeclaration | Mapping[str, Any]]:
         """
-        Ask for the answer in a step that is about to go out.
+        The tools of a step, with ``final_result`` where the answer is given by it.
 
         Raises:
-            ConfigurationError: another tool has the name ``final_result``.
+            ConfigurationError: another tool has this name.
         """
-        output = self._output
         if self._mode == "native":
-            step.output = OutputRequest(output.schema, "native")
+            return tools
+        for item in tools:
+            if (item.get("name") if isinstance(item, Mapping) else item.name) == FINAL_RESULT:
+                raise ConfigurationError(f"a turn with output must not have a tool of its own named {FINAL_RESULT!r}")
+        return [*tools, ToolDeclaration(FINAL_RESULT, self._output.description, self._output.schema)]
+
+    def ask(self, step: Step) -> None:
+        """Ask for the answer in a step that is about to go out."""
+        schema = self._output.schema
+        if self._mode == "native":
+            step.output = OutputRequest(schema, "native")
             return
-        if any(isinstance(item, ToolDeclaration) and item.name == FINAL_RESULT for item in step.tools):
-            raise ConfigurationError(f"a turn with output must not have a tool of its own named {FINAL_RESULT!r}")
-        declaration = ToolDeclaration(FINAL_RESULT, output.description, output.schema)
-        step.tools = [*step.tools, declaration]
-        if self._mode == "coercive":
-            self._forced = self._forced or self._is_last(step.index)
-            if self._forced and self._remind is not None and not self._reminded:
-                step.conversation = self._remind(step.conversation, _REMINDER)
-                self._reminded = True
-            step.output = OutputRequest(output.schema, "forced" if self._forced else "required")
-        else:
-            step.output = OutputRequest(output.schema, "offered")
+        if self._mode == "cooperative":
+            step.output = OutputRequest(schema, "offered")
+            return
+        self._forced = self._forced or self._is_last(step.index)
+        if self._forced and self._remind is not None and not self._reminded:
+            step.conversation = self._remind(step.conversation, _REMINDER)
+            self._reminded = True
+        step.output = OutputRequest(schema, "forced" if self._forced else "required")
+
+    def reserving(self, renew: Renew) -> Renew:
+        """
+        The renewal of a cap that leaves out the turn's last step, which is the answer's.
+
+        The caller's own is asked one step early: either it raises the cap, or that step forces the answer.
+
+        Args:
+            renew: the caller's, which knows the whole cap.
+        """
+
+        def renewed(reached: CapReached) -> Renewal | None:
+            if self._max_steps is not None:
+                return None
+            cap = reached.max_steps + 1
+            answer = renew(CapReached(cap))
+            if answer is None:
+                self._max_steps = cap
+                return Renewal(cap)
+            renewal = answer if isinstance(answer, Renewal) else Renewal(answer)
+            whole("a renewed max_steps", renewal.max_steps, minimum=cap + 1)
+            return replace(renewal, max_steps=renewal.max_steps - 1)
+
+        return renewed
 
     def judge(self, reply: StepResult, step: int) -> StepResult:
         """The reply, with what its answer came to."""
         if reply.resume or reply.malformed or reply.finish_reason in ("content-filter", "error"):
-            return reply
+            return self._without_finals(reply, _FAULTY)
         finals = [(place, call) for place, call in enumerate(reply.tool_calls) if call.name == FINAL_RESULT]
         if finals and self._mode != "native":
             return self._judge_calls(reply, finals, step)
@@ -101,10 +136,14 @@ class OutputState:
             return reply
         return self._judge_text(reply, step)
 
+    def unfinished(self, reply: StepResult) -> StepResult:
+        """A reply that was broken off, without the calls of ``final_result``, which are answered as cancelled."""
+        return self._without_finals(reply, _CANCELLED)
+
     def _judge_calls(self, reply: StepResult, finals: list[tuple[int, ToolCall]], step: int) -> StepResult:
         (_, first), *others = finals
         try:
-            value = self._valued(first.arguments, cut_off=first.truncated)
+            value = self._output.validate(_whole(first))
         except InvalidPayloadError as error:
             answer = ToolResult(first.call_id, first.name, error=f"invalid {FINAL_RESULT}: {error}")
             judged = self._rejected(reply, step, str(error), first.arguments)
@@ -112,20 +151,13 @@ class OutputState:
             answer = ToolResult(first.call_id, first.name, output=_ACCEPTED)
             judged = self._accepted(reply, value, json.dumps(first.arguments, ensure_ascii=False))
         answers = [answer, *(ToolResult(call.call_id, call.name, error=_ONCE) for _, call in others)]
-        places = [place for place, _ in finals]
-        return replace(
-            judged,
-            tool_calls=tuple(call for call in reply.tool_calls if call.name != FINAL_RESULT),
-            answered=tuple(zip(places, answers, strict=True)),
-            correction=None,
-        )
+        return _answered(judged, [place for place, _ in finals], answers)
 
     def _judge_text(self, reply: StepResult, step: int) -> StepResult:
         payload: Any = reply.text
         try:
-            payload = _object_in(reply.text)
-            value = self._valued(payload, cut_off=reply.finish_reason == "length")
-            return self._accepted(reply, value, reply.text)
+            text, payload = _object_in(reply.text, cut_off=reply.finish_reason == "length")
+            return self._accepted(reply, self._output.validate(payload), text)
         except InvalidPayloadError as error:
             fault = str(error)
         if self._mode == "native":
@@ -133,25 +165,15 @@ class OutputState:
             return self._rejected(reply, step, fault, payload, correction)
         if self._mode == "coercive" and not self._forced and not self._is_last(step):
             self._forced = self._reminded = True
-            return replace(reply, resume=True, correction=_REMINDER)
-        return self._rejected(reply, step, f"the model did not call {FINAL_RESULT}", payload, _REMINDER)
+            return replace(reply, resume=True, correction=_REMINDER, failure=self._failure(_NOT_CALLED, payload))
+        return self._rejected(reply, step, _NOT_CALLED, payload, _REMINDER)
 
-    def _valued(self, payload: dict[str, Any] | str, *, cut_off: bool) -> Any:
-        if cut_off:
-            raise InvalidPayloadError(_CUT_OFF)
-        return self._output.validate(payload)
-
-    def unfinished(self, reply: StepResult) -> StepResult:
-        """A reply that was broken off, without the calls of ``final_result``, which are answered as cancelled."""
+    def _without_finals(self, reply: StepResult, error: str) -> StepResult:
         if self._mode == "native":
             return reply
-        answered = tuple(
-            (place, ToolResult(call.call_id, call.name, error=_CANCELLED))
-            for place, call in enumerate(reply.tool_calls)
-            if call.name == FINAL_RESULT
-        )
-        calls = tuple(call for call in reply.tool_calls if call.name != FINAL_RESULT)
-        return replace(reply, tool_calls=calls, answered=answered) if answered else reply
+        finals = [(place, call) for place, call in enumerate(reply.tool_calls) if call.name == FINAL_RESULT]
+        answers = [ToolResult(call.call_id, call.name, error=error) for _, call in finals]
+        return _answered(reply, [place for place, _ in finals], answers) if finals else reply
 
     def _accepted(self, reply: StepResult, value: Any, payload: str) -> StepResult:
         self.done, self.value, self.payload = True, value, payload
@@ -160,17 +182,17 @@ class OutputState:
     def _rejected(
         self, reply: StepResult, step: int, fault: str, payload: Any, correction: str | None = None
     ) -> StepResult:
+        failure = self._failure(fault, payload)
         if self._left > 0 and not self._is_last(step):
             self._left -= 1
-            return replace(reply, resume=True, correction=correction)
+            return replace(reply, resume=True, correction=correction, failure=failure)
+        return replace(reply, final=True, failure=failure)
+
+    def _failure(self, fault: str, payload: Any) -> InvalidOutputError:
         retried = self._output.retries - self._left
-        return replace(
-            reply,
-            final=True,
-            failure=InvalidOutputError(
-                f"the model's answer does not fit what was asked for, after {retried} correction(s): {fault}",
-                payload=payload,
-            ),
+        return InvalidOutputError(
+            f"the model's answer does not fit what was asked for, after {retried} correction(s): {fault}",
+            payload=payload,
         )
 
     def _is_last(self, step: int) -> bool:
@@ -188,8 +210,8 @@ def structured_output(state: OutputState | None, *, step: int = 0) -> Callable[[
 
     ``R`` is the step's `StepResult`. A call of ``final_result`` is never the caller's to run: it is taken out of the
     calls and answered here. Other calls of a reply with a valid answer are answered without running. An invalid answer
-    makes the turn go on with a correction, while the budget lasts and a step is left; then the turn fails with
-    `InvalidOutputError`. The state is the turn's. Disposing disposes the source.
+    makes the turn go on with a correction, while the budget lasts and a step is left; then, and wherever else the turn
+    ends with it, it fails with `InvalidOutputError`. The state is the turn's. Disposing disposes the source.
 
     Args:
         state: what the run knows of its answer; ``None`` passes everything.
@@ -215,11 +237,25 @@ def structured_output(state: OutputState | None, *, step: int = 0) -> Callable[[
     return operator
 
 
-def _object_in(text: str) -> dict[str, Any]:
-    """The JSON object that a text is, with or without a fence around it."""
+def _answered(reply: StepResult, places: Sequence[int], answers: Sequence[ToolResult]) -> StepResult:
+    """The reply without the calls in these places, which have these answers."""
+    calls = tuple(call for place, call in enumerate(reply.tool_calls) if place not in places)
+    return replace(reply, tool_calls=calls, answered=tuple(zip(places, answers, strict=True)))
+
+
+def _whole(call: ToolCall) -> dict[str, Any] | str:
+    if call.truncated:
+        raise InvalidPayloadError(_CUT_OFF)
+    return call.arguments
+
+
+def _object_in(text: str, *, cut_off: bool) -> tuple[str, dict[str, Any]]:
+    """The JSON object that a text is, with or without a fence around it, and its own text."""
     # it waits for whoever needs it: the import is not for free
     from pydantic_core import from_json
 
+    if cut_off:
+        raise InvalidPayloadError(_CUT_OFF)
     stripped = text.strip()
     if stripped.startswith("```") and stripped.endswith("```"):
         stripped = stripped.removesuffix("```").partition("\n")[2].strip()
@@ -229,4 +265,4 @@ def _object_in(text: str) -> dict[str, Any]:
         raise InvalidPayloadError(f"it must be one JSON object, but it is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidPayloadError(f"it must be one JSON object, but got {stripped!r:.200}")
-    return value
+    return stripped, value

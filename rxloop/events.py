@@ -60,6 +60,16 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _json_form(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, str):
+        return value
+    # it waits for whoever needs it: the import is not for free
+    from pydantic_core import from_json, to_json
+
+    # nothing that a caller's type may hold is a reason to lose the event
+    return from_json(to_json(value, bytes_mode="base64", inf_nan_mode="strings", fallback=str))
+
+
 @dataclass(frozen=True, slots=True)
 class TurnStarted(_Event):
     """First event of every turn."""
@@ -228,6 +238,10 @@ class TurnFinished(_Event):
     usage: Usage
     steps: int
     tool_calls: tuple[ToolCall, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; a structured output in it becomes what JSON makes of it."""
+        return {**_Event.to_dict(self), "output": _json_form(self.output)}
 
 
 @dataclass(frozen=True, slots=True)

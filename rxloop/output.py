@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from rxloop.checks import whole
+from rxloop.checks import instance, whole
 from rxloop.errors import ConfigurationError, describe
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
+    from referencing.jsonschema import SchemaRegistry
 
 __all__ = ("FINAL_RESULT", "InvalidPayloadError", "Output", "OutputMode", "partial_snapshot", "validated_by")
 
@@ -20,6 +22,16 @@ OutputMode = Literal["auto", "native", "cooperative", "coercive"]
 
 _DESCRIPTION = "Give the final answer of this conversation and end it. Call it once you have what the answer needs."
 _WRAPPED = "result"
+_LONGEST = 2000
+"""How many characters of what is wrong a model reads."""
+
+_DEFINITIONS = ("$defs", "definitions")
+_ANNOTATIONS = frozenset(
+    (*_DEFINITIONS, "$comment", "$schema", "default", "deprecated", "description", "examples", "title")
+)
+_MAPS = (*_DEFINITIONS, "dependentSchemas", "patternProperties", "properties")
+_VALUES = ("const", "default", "enum", "examples")
+"""Keywords whose values are no schemas."""
 
 
 class InvalidPayloadError(ValueError):
@@ -30,7 +42,7 @@ class Output:
     """
     What a turn's answer has to be.
 
-    A schema that is not of an object is asked for as the only property, ``result``, of one.
+    A schema that is not of an object with properties is asked for as the only property, ``result``, of one.
 
     Args:
         kind: a pydantic model, a dataclass, a TypedDict or any other type that pydantic knows; or a JSON schema, whose
@@ -53,14 +65,14 @@ class Output:
     ) -> None:
         if mode not in get_args(OutputMode):
             raise ConfigurationError(f"mode must be one of {', '.join(get_args(OutputMode))}, but got {mode!r}")
+        instance("description", description, str)
         whole("retries", retries, minimum=0)
         schema, self._check = _of_schema(kind) if isinstance(kind, Mapping) else _of_type(kind)
         self.kind = kind
         self.mode: OutputMode = mode
         self.description = description
         self.retries = retries
-        self._wrapped = schema.get("type") != "object" and not _leads_to_object(schema)
-        self.schema: dict[str, Any] = _in_object(schema) if self._wrapped else schema
+        self.schema, self._wrapped = _asked_for(schema)
 
     def __repr__(self) -> str:
         return f"<Output {getattr(self.kind, '__name__', 'of a schema')!r} {self.mode}>"
@@ -77,11 +89,14 @@ class Output:
         """
         if not isinstance(payload, dict):
             raise InvalidPayloadError(f"it must be one JSON object, but got {payload!r:.200}")
-        if self._wrapped:
-            if _WRAPPED not in payload:
-                raise InvalidPayloadError(f"{_WRAPPED}: Field required")
+        if not self._wrapped:
+            return self._check(payload)
+        if _WRAPPED not in payload:
+            raise InvalidPayloadError(f"{_WRAPPED}: Field required")
+        try:
             return self._check(payload[_WRAPPED])
-        return self._check(payload)
+        except InvalidPayloadError as error:
+            raise InvalidPayloadError(f"in {_WRAPPED}: {error}") from error
 
 
 def partial_snapshot(adapter: TypeAdapter[Any], text: str, *, wrapped: bool) -> Any:
@@ -91,14 +106,19 @@ def partial_snapshot(adapter: TypeAdapter[Any], text: str, *, wrapped: bool) -> 
     Raises:
         ValueError: it stands for none yet.
     """
-    from pydantic_core import from_json
+    from pydantic_core import from_json, to_json
 
     value = from_json(text, allow_partial="trailing-strings")
     if wrapped:
-        value = value[_WRAPPED] if isinstance(value, dict) and _WRAPPED in value else None
-        if value is None:
+        if not isinstance(value, dict) or _WRAPPED not in value:
             raise ValueError("there is no result yet")
-    return adapter.validate_python(value, experimental_allow_partial="trailing-strings")
+        value = value[_WRAPPED]
+    try:
+        # as JSON, in which a date is text also where the model is strict
+        return adapter.validate_json(to_json(value), experimental_allow_partial="trailing-strings")
+    except Exception as error:
+        # a validator of the caller's may not expect half a value
+        raise ValueError(describe(error)) from error
 
 
 def validated_by(kind: Any) -> tuple[TypeAdapter[Any], bool]:
@@ -109,7 +129,8 @@ def validated_by(kind: Any) -> tuple[TypeAdapter[Any], bool]:
         ConfigurationError: there is no JSON schema of the type.
     """
     adapter, schema = _adapter_of(kind)
-    return adapter, schema.get("type") != "object" and not _leads_to_object(schema)
+    _, wrapped = _asked_for(schema)
+    return adapter, wrapped
 
 
 def _adapter_of(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
@@ -117,11 +138,13 @@ def _adapter_of(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 
+    if isinstance(kind, (str, Mapping, Output)):
+        raise ConfigurationError(f"output must be a type here, but got {kind!r:.200}")
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         return adapter, adapter.json_schema()
     except (PydanticUserError, NameError) as error:
-        reason = str(getattr(error, "message", error)).splitlines()[0].rstrip(".")
+        reason = str(getattr(error, "message", error)).partition("\n")[0].rstrip(".")
         raise ConfigurationError(f"output must have a JSON schema, but {kind!r} has none: {reason}") from error
 
 
@@ -147,50 +170,123 @@ def _of_type(kind: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
 def _of_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     try:
         from jsonschema.exceptions import SchemaError
-        from jsonschema.validators import validator_for
+        from jsonschema.validators import Draft202012Validator, validator_for
     except ImportError as error:
         raise ConfigurationError(
             'output of a JSON schema needs the package jsonschema: pip install "rxloop[schema]"'
         ) from error
-    own = dict(schema)
-    cls = validator_for(own)
+    own = copy.deepcopy(dict(schema))
+    cls = validator_for(own, default=Draft202012Validator)
     try:
         cls.check_schema(own)
     except SchemaError as error:
         raise ConfigurationError(f"output must be a JSON schema, but it is none: {error.message}") from error
-    validator = cls(own)
+    # a registry of its own: jsonschema would ask the network for what it does not find
+    validator = cls(own, registry=_references_checked(own))
 
     def check(value: Any) -> Any:
-        faults = [
-            f"{'.'.join(map(str, fault.absolute_path)) or 'payload'}: {fault.message}"
-            for fault in validator.iter_errors(value)
-        ]
+        try:
+            faults = [
+                f"{'.'.join(map(str, fault.absolute_path)) or 'payload'}: {fault.message}"
+                for fault in validator.iter_errors(value)
+            ]
+        except Exception as error:
+            # such as a pattern that no regular expression is, or a reference that leads to itself
+            raise InvalidPayloadError(describe(error)) from error
         if faults:
-            raise InvalidPayloadError("; ".join(faults)[:2000])
+            raise InvalidPayloadError("; ".join(faults)[:_LONGEST])
         return value
 
     return own, check
 
 
-def _leads_to_object(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema that is a reference, as of a model that holds itself, is of an object."""
-    target: Any = schema
-    for _ in range(len(schema.get("$defs") or ()) + 1):
-        reference = target.get("$ref")
-        if not isinstance(reference, str) or not reference.startswith("#/$defs/"):
+def _references_checked(schema: dict[str, Any]) -> SchemaRegistry:
+    """
+    What the references of a schema are looked up in.
+
+    Raises:
+        ConfigurationError: one leads nowhere.
+    """
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    resource = DRAFT202012.create_resource(schema)
+    place = resource.id() or ""
+    registry: SchemaRegistry = Registry().with_resource(place, resource)
+    resolver = registry.resolver(place)
+
+    def looked_up(reference: str) -> str:
+        try:
+            resolver.lookup(reference)
+        except Unresolvable as error:
+            raise ConfigurationError(
+                f"output must refer to its own parts only, but {reference!r} is not among them"
+            ) from error
+        return reference
+
+    _with_references(schema, looked_up)
+    return registry
+
+
+def _with_references(schema: Any, change: Callable[[str], str]) -> Any:
+    """A copy of a schema with every reference in it changed."""
+    if isinstance(schema, list):
+        return [_with_references(item, change) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    changed: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "$ref" and isinstance(value, str):
+            changed[key] = change(value)
+        elif key in _MAPS and isinstance(value, Mapping):
+            # the names in it are the caller's
+            changed[key] = {name: _with_references(item, change) for name, item in value.items()}
+        else:
+            changed[key] = value if key in _VALUES else _with_references(value, change)
+    return changed
+
+
+def _asked_for(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """
+    The schema that is asked for, which is of an object, and whether the answer is a property of it.
+
+    An object without properties is one too, since not every provider lets a tool have such arguments.
+    """
+    root = _rooted(schema)
+    if root.get("type") == "object" and root.get("properties"):
+        return root, False
+    return _in_object(schema), True
+
+
+def _rooted(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema with what its root refers to at its root, as a model that holds itself does: a tool must be so."""
+    root = dict(schema)
+    for _ in range(len(schema.get("$defs") or ()) + len(schema.get("definitions") or ())):
+        _, _, path = str(root.get("$ref", "")).partition("#/")
+        place, _, name = path.partition("/")
+        target = (schema.get(place) or {}).get(name) if place in _DEFINITIONS else None
+        if not isinstance(target, Mapping) or root.keys() - _ANNOTATIONS != {"$ref"}:
             break
-        target = (schema.get("$defs") or {}).get(reference.removeprefix("#/$defs/"))
-        if not isinstance(target, Mapping):
-            return False
-    return bool(target.get("type") == "object")
+        root = {**target, **{key: value for key, value in root.items() if key != "$ref"}}
+    return root
 
 
 def _in_object(schema: Mapping[str, Any]) -> dict[str, Any]:
-    inner = {key: value for key, value in schema.items() if key not in ("$defs", "definitions", "$schema")}
+    inner = {key: value for key, value in schema.items() if key not in (*_DEFINITIONS, "$id", "$schema")}
     outer: dict[str, Any] = {"type": "object", "properties": {_WRAPPED: inner}, "required": [_WRAPPED]}
-    # references lead from the root
-    outer.update({key: schema[key] for key in ("$defs", "definitions") if key in schema})
-    return outer
+    outer.update({key: schema[key] for key in _DEFINITIONS if key in schema})
+    moved: dict[str, Any] = _with_references(outer, _moved)
+    return moved
+
+
+def _moved(reference: str) -> str:
+    """A reference that leads from the root, leading to where the schema is now."""
+    _, own, path = reference.partition("#")
+    place = path.removeprefix("/").partition("/")[0]
+    if not own or place in _DEFINITIONS or (path and not path.startswith("/")):
+        return reference
+    return f"#/properties/{_WRAPPED}{path}"
 
 
 def _readable(error: ValidationError) -> str:
@@ -198,4 +294,4 @@ def _readable(error: ValidationError) -> str:
     for item in error.errors(include_url=False, include_context=False):
         place = ".".join(str(part) for part in item["loc"]) or "payload"
         lines.append(f"{place}: {item['msg']}")
-    return "; ".join(lines)
+    return "; ".join(lines)[:_LONGEST]

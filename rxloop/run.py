@@ -116,12 +116,11 @@ class Run:
     def advance(self, step: Step, settled: StepSettled) -> Step | None:
         """The step that a settled one asks for, or ``None`` when the turn has its answer."""
         result = settled.result
-        if result.failure is not None:
-            raise result.failure
         if result.final:
             return None
-        if result.correction is not None or result.answered:
-            # corrections have a budget of their own
+        # corrections have a budget of their own
+        corrected = result.resume and (result.correction is not None or bool(result.answered))
+        if corrected:
             goes_on = True
         elif result.resume:
             self._resumes += 1
@@ -147,7 +146,7 @@ class Run:
         # from here on nothing fails: what counts as past must not be counted as present too
         self._text = self._prefix + result.text
         # the reply to a pause goes on in the middle of the answer
-        paused = result.resume and not (result.malformed or result.correction or result.answered)
+        paused = result.resume and not (result.malformed or corrected)
         self._prefix = self._text if paused else ""
         self._last = result
         self._usage = self._usage + result.usage
@@ -159,6 +158,8 @@ class Run:
 
     def request(self, step: Step) -> Observable[Any]:
         """The provider's side of a step."""
+        if self.output is not None:
+            self.output.ask(step)
         step.begun = True
         return self.adapter.step(step)
 
@@ -181,6 +182,11 @@ class Run:
         except Exception as error:
             self.fault = error
             return self._without_reply()
+
+    def failure(self) -> Exception | None:
+        """What a run that has come to its end fails with all the same: its last reply was to be corrected."""
+        last = self._step.result or self._last
+        return None if last is None or self._stopped else last.failure
 
     def _without_reply(self) -> Partial:
         step = self._step
@@ -261,7 +267,8 @@ class Run:
         if self._declared is not None and declared != self._declared:
             conversation = self.adapter.after_change(conversation)
         self._declared = declared
-        return Step(index, conversation, self._system, declared, carry)
+        tools = declared if self.output is None else self.output.declared(declared)
+        return Step(index, conversation, self._system, tools, carry)
 
 
 def unique_names(tools: Iterable[Tool | Mapping[str, Any]]) -> dict[str, Tool]:
@@ -384,8 +391,9 @@ def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
                 if over:
                     return
                 result = run.result()
-                if run.fault is not None:
-                    on_error(run.fault)
+                failure = run.fault or run.failure()
+                if failure is not None:
+                    on_error(failure)
                     return
                 try:
                     end()

@@ -106,7 +106,7 @@ class StepResult:
             with its place among all calls of the reply.
         correction: what the model is told in the next request, where that is more than the results.
         final: the turn ends with this reply; calls in it are answered without running.
-        failure: what the turn fails with once the reply is recorded.
+        failure: what the turn fails with if it ends with this reply.
         warnings: what the adapter wants the caller to know, such as figures that are estimates.
     """
 
@@ -231,7 +231,8 @@ class TurnResult:
 
     Args:
         text: the answer: the text of the last reply; on a stop, the text so far.
-        output: the structured output, where one was asked for.
+        output: the structured output, where one was asked for; ``None`` where the turn ended without it, by a stop, a
+            refusal, its cap.
         finish_reason: why it ended; "aborted" after a stop or a disposal, "error" after a failure.
         raw_stop_reason: the provider's word for it.
         usage: tokens of all steps.

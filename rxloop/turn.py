@@ -37,11 +37,11 @@ from rxloop.operators import (
     usage_limit,
     usage_scan,
 )
-from rxloop.output import FINAL_RESULT, Output
+from rxloop.output import Output
 from rxloop.reclaim import Reclaim, window_of
 from rxloop.run import Run, announce, conclude, unique_names
 from rxloop.steps import Conversation, Step, TurnResult
-from rxloop.tools import ResolveTool, Tool, ToolDeclaration, tool
+from rxloop.tools import ResolveTool, Tool, tool
 
 __all__ = ("Turn", "TurnStream")
 
@@ -150,7 +150,7 @@ class Turn(Observable[TurnEvent]):
         self._lists_tools = callable(tools)
         self._tools = _lister(tools, adapter)
         self._output = None if output is None else output if isinstance(output, Output) else Output(output)
-        self._output_mode = self._choose_mode(has_tools=bool(tools) or resolve_tool_on_miss is not None)
+        self._output_mode = self._choose_mode()
         self._conversation = adapter.begin(conversation, prompt)
         # what the pipeline would refuse is refused here, not at the first event
         whole("max_steps", self.max_steps, minimum=1)
@@ -158,19 +158,25 @@ class Turn(Observable[TurnEvent]):
         whole("buffer", buffer, minimum=8)
         stop_on(stop)
 
-    def _choose_mode(self, *, has_tools: bool) -> str:
+    def _choose_mode(self) -> str:
         """How the structured answer is asked for."""
         output, adapter = self._output, self.adapter
         if output is None:
             return "auto"
+        native = adapter.native_output(output.schema)
+        if not native and not adapter.supports_tools:
+            raise ConfigurationError(
+                f"output needs a provider with tools, or with structured answers of its own, but "
+                f"{type(adapter).__name__} has neither"
+            )
+        fixed = [] if self._lists_tools else self._tools()
         mode = output.mode
         if mode == "auto":
-            native = not has_tools and adapter.native_output(output.schema)
-            mode = "native" if native else adapter.output_mode
-        if mode != "native":
-            adapter.check_tools([ToolDeclaration(FINAL_RESULT, output.description, output.schema)])
-            if not self._lists_tools and FINAL_RESULT in unique_names(self._tools()):
-                raise ConfigurationError(f"a turn with output must not have a tool of its own named {FINAL_RESULT!r}")
+            has_tools = self._lists_tools or self._resolve_tool_on_miss is not None or bool(fixed)
+            mode = "native" if native and not has_tools else adapter.output_mode
+        state = OutputState(output, mode, None)
+        # what the first step would refuse is refused here
+        adapter.check_tools(state.declared([item.declaration if isinstance(item, Tool) else item for item in fixed]))
         return mode
 
     def __repr__(self) -> str:
@@ -181,8 +187,6 @@ class Turn(Observable[TurnEvent]):
         limits, timers = self.limits, self.scheduler
 
         def step(step: Step) -> Observable[Any]:
-            if run.output is not None:
-                run.output.prepare(step)
             return run.request(step).pipe(
                 stall_watchdog(limits.stall_timeout, first_event_timeout=limits.first_event_timeout, scheduler=timers),
                 retry_before_first_emit(self._retry, step=step.index, scheduler=timers),
@@ -207,7 +211,7 @@ class Turn(Observable[TurnEvent]):
             )
 
         return loop_steps(run.begin, step, run.advance, opening=_opening).pipe(
-            step_cap(self.max_steps, renew=self._renew, nudge=run.nudge),
+            self._cap(run),
             usage_scan(),
             usage_limit(
                 total_tokens=limits.total_tokens,
@@ -219,6 +223,16 @@ class Turn(Observable[TurnEvent]):
             stop_on(self._stop, on_stop=run.stop),
             conclude(run),
         )
+
+    def _cap(self, run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
+        if run.output is None or self._renew is None or not self._reserves:
+            return step_cap(self.max_steps, renew=self._renew, nudge=run.nudge)
+        return step_cap(self.max_steps - 1, renew=run.output.reserving(self._renew), nudge=run.nudge)
+
+    @property
+    def _reserves(self) -> bool:
+        """Whether a step of the cap is kept for the answer; of a single one nothing can be kept."""
+        return self._output_mode == "coercive" and self.max_steps > 1
 
     def __aiter__(self) -> TurnStream:
         return self.stream()
@@ -299,8 +313,9 @@ class Turn(Observable[TurnEvent]):
     def _output_state(self) -> OutputState | None:
         if self._output is None:
             return None
-        # a cap that may be raised is not known
-        cap = self.max_steps if self._renew is None else None
+        # a cap that may be raised is not known, unless its only step is the answer's
+        known = self._renew is None or (self._output_mode == "coercive" and not self._reserves)
+        cap = self.max_steps if known else None
         remind = None if self.adapter.forces_tools else self.adapter.begin
         return OutputState(self._output, self._output_mode, cap, remind=remind)
 
