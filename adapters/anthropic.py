@@ -395,12 +395,31 @@ def _output_fields(output: OutputRequest, request: Mapping[str, Any], model: str
         return {}
     thinking = (request.get("thinking") or {}).get("type")
     thinks = thinking != "disabled" and (thinking is not None or thinks_by_default(model))
+    kept = {key: value for key, value in (request.get("tool_choice") or {}).items() if key not in ("type", "name")}
     if output.how == "forced":
-        fields: dict[str, Any] = {"tool_choice": {"type": "tool", "name": FINAL_RESULT}}
-        return {**fields, "thinking": {"type": "disabled"}} if thinks else fields
+        fields: dict[str, Any] = {"tool_choice": {**kept, "type": "tool", "name": FINAL_RESULT}}
+        return {**fields, **_without_thinking(request)} if thinks else fields
     if output.how == "required" and not thinks:
-        return {"tool_choice": {"type": "any"}}
+        return {"tool_choice": {**kept, "type": "any"}}
     return {}
+
+
+def _without_thinking(request: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The fields of a request that speak of thinking, without it.
+
+    Source: https://platform.claude.com/docs/en/build-with-claude/effort and
+    https://platform.claude.com/docs/en/build-with-claude/context-editing (each has settings that need thinking)
+    """
+    fields: dict[str, Any] = {"thinking": {"type": "disabled"}}
+    config = request.get("output_config") or {}
+    if config.get("effort") in ("xhigh", "max"):
+        fields["output_config"] = {**config, "effort": "high"}
+    management = request.get("context_management") or {}
+    edits = [edit for edit in management.get("edits") or () if not str(edit.get("type")).startswith("clear_thinking")]
+    if edits != list(management.get("edits") or ()):
+        fields["context_management"] = {**management, "edits": edits}
+    return fields
 
 
 def _names(step: Step) -> NameMap:

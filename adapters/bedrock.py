@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from pydantic_core import to_json
 from reactivex import Observable
 
-from rxloop.adapters.anthropic_models import always_thinks, binds_thinking
+from rxloop.adapters.anthropic_models import always_thinks, binds_thinking, thinks_by_default
 from rxloop.adapters.aws_errors import classify
 from rxloop.adapters.aws_sdk import call_for_stream, default_client, send_body
 from rxloop.adapters.base import Adapter
@@ -77,6 +77,12 @@ Source: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Tool
 """
 
 _WITH_OUTPUTS = re.compile(r"anthropic\.claude-(?:[a-z]+-(?:4-[5-9]|[5-9])\b)")
+_THINKING = ("thinking", "reasoning_config")
+"""The names of the field by which Claude is told to think.
+
+Source: https://docs.aws.amazon.com/bedrock/latest/userguide/inference-reasoning.html
+"""
+
 _CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NO_OUTPUT = "(no output)"
 _GONE = "Not available any more: do not call it."
@@ -232,7 +238,7 @@ class BedrockAdapter(Adapter):
         choice = (request.pop("toolConfig", None) or {}).get("toolChoice")
         if step.output is not None:
             choice = _output_choice(step.output, choice, request, self.model)
-            request.update(_output_fields(step.output, request))
+            request.update(_output_fields(step.output, request, self.model))
         if not tools:
             # a history with calls is refused without declarations, and a choice among none is an error
             tools, choice = _declarations_of(messages), None
@@ -330,15 +336,18 @@ def _output_choice(output: OutputRequest, choice: Any, request: Mapping[str, Any
         return choice
     if output.how == "forced":
         return {"tool": {"name": FINAL_RESULT}}
-    return {"any": {}} if output.how == "required" and not _thinks(request) else choice
+    return {"any": {}} if output.how == "required" and not _thinks(request, model) else choice
 
 
-def _thinks(request: Mapping[str, Any]) -> bool:
-    further = request.get("additionalModelRequestFields")
-    return isinstance(further, Mapping) and "thinking" in further
+def _thinks(request: Mapping[str, Any], model: str) -> bool:
+    further = request.get("additionalModelRequestFields") or {}
+    said = [further[key] for key in _THINKING if key in further]
+    if not said:
+        return thinks_by_default(model)
+    return any(not isinstance(item, Mapping) or item.get("type") != "disabled" for item in said)
 
 
-def _output_fields(output: OutputRequest, request: Mapping[str, Any]) -> dict[str, Any]:
+def _output_fields(output: OutputRequest, request: Mapping[str, Any], model: str) -> dict[str, Any]:
     """
     The fields that ask for a structured answer.
 
@@ -351,10 +360,13 @@ def _output_fields(output: OutputRequest, request: Mapping[str, Any]) -> dict[st
         structure = {"jsonSchema": {"name": FINAL_RESULT, "schema": schema}}
         config = {"textFormat": {"type": "json_schema", "structure": structure}}
         return {"outputConfig": {**(request.get("outputConfig") or {}), **config}}
-    if output.how == "forced" and _thinks(request):
-        further = request["additionalModelRequestFields"]
-        return {"additionalModelRequestFields": {key: item for key, item in further.items() if key != "thinking"}}
-    return {}
+    if output.how != "forced" or always_thinks(model) or not _thinks(request, model):
+        return {}
+    further = request.get("additionalModelRequestFields") or {}
+    without = {key: item for key, item in further.items() if key not in _THINKING}
+    if thinks_by_default(model):
+        without["thinking"] = {"type": "disabled"}
+    return {"additionalModelRequestFields": without}
 
 
 def _names(step: Step) -> NameMap:

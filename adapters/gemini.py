@@ -17,6 +17,7 @@ from rxloop.adapters.gemini_errors import classify
 from rxloop.adapters.gemini_sdk import as_mappings, bytes_seam
 from rxloop.adapters.messages import check_fields, prompt_blocks, replaced_blocks
 from rxloop.adapters.names import NameMap
+from rxloop.adapters.output_schemas import gemini_output_schema
 from rxloop.adapters.pump import Wire, pump
 from rxloop.breaker import Breaker
 from rxloop.errors import ConfigurationError
@@ -299,17 +300,19 @@ def _output_fields(output: OutputRequest, request: Mapping[str, Any]) -> dict[st
     https://ai.google.dev/gemini-api/docs/function-calling#function_calling_modes
     """
     if output.how == "native":
-        asked = {"responseMimeType": "application/json", "responseJsonSchema": dict(output.schema)}
+        asked = {"responseMimeType": "application/json", "responseJsonSchema": gemini_output_schema(output.schema)}
         config = request.get("generationConfig") or {}
         # of the two fields for a schema only one may be there
         own = {key: value for key, value in config.items() if key != "responseSchema"}
         return {"generationConfig": {**own, **asked}}
     if output.how == "offered":
         return {}
-    calling: dict[str, Any] = {"mode": "ANY"}
+    config = request.get("toolConfig") or {}
+    calling: dict[str, Any] = {**(config.get("functionCallingConfig") or {}), "mode": "ANY"}
+    calling.pop("allowedFunctionNames", None)
     if output.how == "forced":
         calling["allowedFunctionNames"] = [FINAL_RESULT]
-    return {"toolConfig": {**(request.get("toolConfig") or {}), "functionCallingConfig": calling}}
+    return {"toolConfig": {**config, "functionCallingConfig": calling}}
 
 
 def _names(step: Step) -> NameMap:
