@@ -224,6 +224,8 @@ def test_it_agrees_with_the_sdks_own(kind: Any, payload: dict[str, Any]) -> None
             if key not in names
         }
 
+    if "const" not in transform_schema({"const": "a", "type": "string"}):
+        pytest.skip("an SDK from before it knew constants")
     schema = Output(kind).schema
     ours, theirs = bare(closed_schema(schema)), bare(transform_schema(schema))
     if kind is Trip:
