@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = (
     "TimedOutError",
     "UsageLimitError",
     "describe",
+    "error_from_dict",
 )
 
 Clock = Literal["turn", "step", "first_event", "stall", "tool", "transport"]
@@ -242,3 +244,33 @@ class MalformedResponseError(ProviderError):
 
     kind = "malformed_response"
     retryable = True
+
+
+def error_from_dict(data: Mapping[str, Any]) -> RxLoopError:
+    """Read an error's JSON form, as retries and event tapes have it; an unknown kind becomes an `RxLoopError`."""
+    message = str(data.get("message") or "an error without words")
+    status = data.get("status")
+    error = _rebuilt(_CLASSES.get(str(data.get("kind")), RxLoopError), message)
+    error.message = message
+    error.provider = None
+    error.status = status if isinstance(status, int) else None
+    error.retry_after = None
+    error.partial = None
+    error.retryable = bool(data.get("retryable"))
+    # what a class has beyond its base
+    for name in ("clock", "payload"):
+        if name in data:
+            setattr(error, name, data[name])
+    if isinstance(error, TimedOutError):
+        error.seconds = None
+    return error
+
+
+def _classes(cls: type[RxLoopError]) -> dict[str, type[RxLoopError]]:
+    found = {cls.kind: cls}
+    for derived in cls.__subclasses__():
+        found |= _classes(derived)
+    return found
+
+
+_CLASSES = _classes(RxLoopError)

@@ -35,7 +35,7 @@ from rxloop.operators import CapReached, Renewal, partial_output, tool_calls
 from rxloop.output import Output
 from rxloop.reclaim import Reclaim
 from rxloop.steps import TurnResult
-from rxloop.testing import play_tape
+from rxloop.testing import replay_tape
 from rxloop.testing.scripted import Call, Recorder, Reply
 from rxloop.tools import Tool, ToolContext, tool
 from rxloop.turn import Turn
@@ -1675,7 +1675,7 @@ async def test_a_tape_and_the_command_lines_json(tmp_path: Path) -> None:
         view.show(event)
     tape = tmp_path / "tape.jsonl"
     tape.write_text(written.getvalue(), encoding="utf-8")
-    played = [event async for event in iterate(play_tape(tape))]
+    played = [event async for event in iterate(replay_tape(tape))]
     assert [event.to_dict() for event in played] == [event.to_dict() for event in recorder.events]
     last = played[-1]
     assert isinstance(last, TurnFinished)

@@ -198,14 +198,14 @@ def replay(
     """Run recorded turns again. Needs no key and no network."""
     from rxloop.operators import stop_on
     from rxloop.testing.replay import replay as rebuild
-    from rxloop.testing.tape import play_tape
+    from rxloop.testing.tape import replay_tape
 
     async def work(stop: asyncio.Event) -> int:
         # all are read before the first is shown: bad input is known at once
         sources: list[tuple[str, Sequence[Observable[TurnEvent]]]] = [
             (
                 file,
-                [play_tape(file, speed=speed).pipe(stop_on(stop))]
+                [replay_tape(file, speed=speed).pipe(stop_on(stop))]
                 if file.endswith(".jsonl")
                 else rebuild(file, stop=stop),
             )

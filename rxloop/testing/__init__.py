@@ -4,7 +4,7 @@ from rxloop.testing.cassette import Interaction, read_cassette, vcr_config
 from rxloop.testing.grammar import check_grammar
 from rxloop.testing.misbehaving import MISBEHAVIOURS, MisbehavingSource, Misbehaviour
 from rxloop.testing.replay import NOT_RECORDED, ReplayedTurn, replay
-from rxloop.testing.tape import play_tape
+from rxloop.testing.tape import record_tape, replay_tape
 
 __all__ = (
     "MISBEHAVIOURS",
@@ -14,8 +14,9 @@ __all__ = (
     "Misbehaviour",
     "ReplayedTurn",
     "check_grammar",
-    "play_tape",
     "read_cassette",
+    "record_tape",
     "replay",
+    "replay_tape",
     "vcr_config",
 )

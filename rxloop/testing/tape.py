@@ -1,29 +1,107 @@
-"""Event tapes: a turn's events as JSON lines, played back."""
+"""Event tapes: a turn's events as JSON lines, recorded while they pass and played back.
+
+The first line says what the file is; each further line is an event's JSON form with its ``time`` in seconds since the
+turn was subscribed. A failure is a line of the type ``error``.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from reactivex import Observable, abc
-from reactivex.disposable import Disposable, SerialDisposable
+from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
 
-from rxloop.clock import scheduler_for
+from rxloop.clock import clock_of, scheduler_for
 from rxloop.demand import current_demand
-from rxloop.errors import ConfigurationError
+from rxloop.errors import ConfigurationError, RxLoopError, describe, error_from_dict
 from rxloop.events import TurnEvent, event_from_dict, misfit_of
 from rxloop.testing.files import read_text
 
-__all__ = ("play_tape",)
+__all__ = ("VERSION", "record_tape", "replay_tape")
+
+VERSION = 1
+"""What is written; a tape of a later version is refused, one without a version line is understood."""
 
 _LATEST = 1e15
 _LONGEST = 1e9
 """The most seconds that pass between two events: timers take no more than some decades."""
 
 
-def play_tape(
+def record_tape(
+    source: Observable[TurnEvent], path: str | os.PathLike[str], *, scheduler: abc.SchedulerBase | None = None
+) -> Observable[TurnEvent]:
+    """
+    Write a tape of a turn's events while they pass through.
+
+    .. marble::
+        --a--b--c|
+        [ record_tape(path) ]
+        --a--b--c|         tape: a 2.0, b 5.0, c 8.0
+
+    Every event is on the disk before it is passed on, so that a crash leaves a tape that can be read up to it. A
+    failure is recorded too. The file is made anew at every subscription, and closed when it ends or is disposed.
+    Events hold no keys, but what tools were given and what they said is recorded as it is.
+
+    Args:
+        source: a turn, or any observable of its events.
+        path: the file; its directory must exist.
+        scheduler: tells the time; the subscription's or the running event loop's by default.
+
+    Raises:
+        ConfigurationError: the file cannot be written, or is being recorded by another subscription (through the
+            observer).
+    """
+    shown = os.fspath(path)
+    recording = False
+
+    def subscribe(observer: abc.ObserverBase[Any], scheduler_: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        nonlocal recording
+        if recording:
+            raise ConfigurationError(f"{shown} is being recorded by another subscription: give each a path of its own")
+        now = clock_of(scheduler_for(scheduler, scheduler_))
+        began = now()
+        try:
+            # a line is written as soon as it is whole
+            file = Path(path).open("w", encoding="utf-8", buffering=1, newline="\n")  # noqa: SIM115
+        except OSError as error:
+            raise ConfigurationError(f"{shown} cannot be written: {error.strerror or error}") from error
+        recording = True
+
+        def write(data: Mapping[str, Any], moment: float) -> None:
+            line = {**data, "time": round(moment - began, 3)}
+            file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
+
+        def close() -> None:
+            nonlocal recording
+            if not file.closed:
+                file.close()
+                recording = False
+
+        def on_next(event: TurnEvent) -> None:
+            write(event.to_dict(), now())
+            observer.on_next(event)
+
+        def on_error(error: Exception) -> None:
+            write({"type": "error", "error": _failure(error)}, now())
+            close()
+            observer.on_error(error)
+
+        def on_completed() -> None:
+            close()
+            observer.on_completed()
+
+        write({"type": "tape", "version": VERSION}, began)
+        subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler_)
+        return CompositeDisposable(subscription, Disposable(close))
+
+    return Observable(subscribe)
+
+
+def replay_tape(
     path: str | os.PathLike[str], *, speed: float = 0.0, scheduler: abc.SchedulerBase | None = None
 ) -> Observable[TurnEvent]:
     """
@@ -31,12 +109,13 @@ def play_tape(
 
     .. marble::
         tape:  a 0.0, b 1.5, c 2.0
-        [ play_tape(speed 1) ]
+        [ replay_tape(speed 1) ]
         a--------------b----c|
 
     A line may have a ``time`` in seconds; the first time is the start. An event of a type that this version does not
-    know comes as an `UnknownEvent`, but a field that is not of its type is refused. The file is read at the call;
-    every subscription plays it from the start. Disposing cancels the wait. A consumer that lags pauses the tape.
+    know comes as an `UnknownEvent`, but a field that is not of its type is refused. A recorded failure ends it with an
+    error of the same kind. The file is read at the call, a last line that a crash cut off left out; every subscription
+    plays it from the start. Disposing cancels the wait. A consumer that lags pauses the tape.
 
     Args:
         path: the JSON lines.
@@ -78,6 +157,9 @@ def play_tape(
                         return
                     waited = False
                     position += 1
+                    if isinstance(event, Exception):
+                        observer.on_error(event)
+                        return
                     observer.on_next(event)
             finally:
                 running = False
@@ -95,35 +177,68 @@ def play_tape(
     return Observable(subscribe)
 
 
-def _events(path: str | os.PathLike[str]) -> list[tuple[float, TurnEvent]]:
-    """Every event with the seconds that pass before it."""
+def _events(path: str | os.PathLike[str]) -> list[tuple[float, TurnEvent | RxLoopError]]:
+    """Every event, and the failure at the end, with the seconds that pass before it."""
     shown = os.fspath(path)
-    events: list[tuple[float, TurnEvent]] = []
+    events: list[tuple[float, TurnEvent | RxLoopError]] = []
     clock: float | None = None
-    for number, line in enumerate(read_text(path, "an event tape").split("\n"), 1):
+    lines = read_text(path, "an event tape").split("\n")
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             data = json.loads(line)
         except ValueError:
+            if number == len(lines) and events:
+                # a crash cut it off; a whole line has its end
+                break
             raise ConfigurationError(f"{shown}, line {number}: it must be one JSON object, but is not JSON") from None
         except RecursionError:
             raise ConfigurationError(f"{shown}, line {number}: it is nested too deeply") from None
         if not isinstance(data, Mapping) or not isinstance(data.get("type"), str):
             raise ConfigurationError(f"{shown}, line {number}: it must be an event, an object with a type")
+        if data["type"] == "tape":
+            _check_version(data, f"{shown}, line {number}")
+            clock = _moment(data, f"{shown}, line {number}")
+            continue
         misfit = misfit_of(data)
         if misfit is not None:
             raise ConfigurationError(
                 f"{shown}, line {number}: {misfit} of a {data['type']} must not be {data[misfit]!r:.100}"
             )
-        moment = data.get("time")
+        moment = _moment(data, f"{shown}, line {number}")
         delay = 0.0
         if moment is not None:
-            if isinstance(moment, bool) or not isinstance(moment, (int, float)) or not abs(moment) < _LATEST:
-                raise ConfigurationError(
-                    f"{shown}, line {number}: time must be a number of seconds, but got {moment!r:.100}"
-                )
             delay = max(0.0, moment - clock) if clock is not None else 0.0
             clock = moment
+        if data["type"] == "error":
+            events.append((delay, _failed(data)))
+            break
         events.append((delay, event_from_dict(data)))
     return events
+
+
+def _check_version(data: Mapping[str, Any], where: str) -> None:
+    version = data.get("version")
+    if version != VERSION:
+        raise ConfigurationError(f"{where}: the version of a tape must be {VERSION}, but is {version!r:.100}")
+
+
+def _moment(data: Mapping[str, Any], where: str) -> float | None:
+    moment = data.get("time")
+    if moment is None:
+        return None
+    if isinstance(moment, bool) or not isinstance(moment, (int, float)) or not abs(moment) < _LATEST:
+        raise ConfigurationError(f"{where}: time must be a number of seconds, but got {moment!r:.100}")
+    return moment
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    if isinstance(error, RxLoopError):
+        return error.to_dict()
+    return {"kind": "error", "status": None, "message": describe(error), "retryable": False}
+
+
+def _failed(data: Mapping[str, Any]) -> RxLoopError:
+    error = data.get("error")
+    return error_from_dict(error if isinstance(error, Mapping) else {})

@@ -8,7 +8,7 @@ import pytest
 from reactivex.testing import ReactiveTest, TestScheduler
 
 from rxloop import ConfigurationError, TextDelta, TurnEvent, UnknownEvent, iterate
-from rxloop.testing import play_tape
+from rxloop.testing import replay_tape
 
 on_next, on_completed = ReactiveTest.on_next, ReactiveTest.on_completed
 
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_time_passes_as_on_the_tape(path: Path) -> None:
     scheduler = TestScheduler()
-    results = scheduler.start(lambda: play_tape(path, speed=1))
+    results = scheduler.start(lambda: replay_tape(path, speed=1))
     unknown = UnknownEvent({"type": "hologram", "time": 130, "depth": 3})
     assert results.messages == [
         on_next(200, A),
@@ -46,19 +46,19 @@ def test_time_passes_as_on_the_tape(path: Path) -> None:
 
 def test_speed_scales_it(path: Path) -> None:
     scheduler = TestScheduler()
-    results = scheduler.start(lambda: play_tape(path, speed=2))
+    results = scheduler.start(lambda: replay_tape(path, speed=2))
     assert [message.time for message in results.messages] == [200, 210, 210, 215, 215]
 
 
 def test_at_once_by_default(path: Path) -> None:
     scheduler = TestScheduler()
-    results = scheduler.start(lambda: play_tape(path))
+    results = scheduler.start(lambda: replay_tape(path))
     assert [message.time for message in results.messages] == [200] * 5
 
 
 def test_disposing_cancels_the_wait(path: Path) -> None:
     scheduler = TestScheduler()
-    results = scheduler.start(lambda: play_tape(path, speed=1), disposed=210)
+    results = scheduler.start(lambda: replay_tape(path, speed=1), disposed=210)
     assert results.messages == [on_next(200, A)]
 
 
@@ -66,21 +66,21 @@ def test_a_scheduler_of_its_own_and_time_that_goes_back(tmp_path: Path) -> None:
     path = write(tmp_path / "tape.jsonl", {**A.to_dict(), "time": 5}, {**B.to_dict(), "time": 2})
     scheduler = TestScheduler()
     seen: list[TurnEvent] = []
-    play_tape(path, speed=1, scheduler=scheduler).subscribe(seen.append)
+    replay_tape(path, speed=1, scheduler=scheduler).subscribe(seen.append)
     assert seen == [A, B]
 
 
 @pytest.mark.asyncio
 async def test_a_lagging_reader_pauses_it(tmp_path: Path) -> None:
     path = write(tmp_path / "tape.jsonl", *[TextDelta(0, str(number)).to_dict() for number in range(1000)])
-    async with iterate(play_tape(path), buffer=8) as events:
+    async with iterate(replay_tape(path), buffer=8) as events:
         assert [event.to_dict()["text"] async for event in events] == [str(number) for number in range(1000)]
         assert events.peak_buffered <= 8
 
 
 @pytest.mark.asyncio
 async def test_an_unknown_event_survives(path: Path) -> None:
-    events = [event async for event in iterate(play_tape(path))]
+    events = [event async for event in iterate(replay_tape(path))]
     assert events[-1].to_dict() == {"type": "hologram", "time": 130, "depth": 3}
 
 
@@ -108,7 +108,7 @@ def test_a_file_that_is_no_tape_is_named(tmp_path: Path, content: str, said: str
     path = tmp_path / "tape.jsonl"
     path.write_text(content, "utf-8")
     with pytest.raises(ConfigurationError, match=said):
-        play_tape(path)
+        replay_tape(path)
 
 
 def test_what_a_later_version_may_say_is_no_mistake(tmp_path: Path) -> None:
@@ -117,17 +117,17 @@ def test_what_a_later_version_may_say_is_no_mistake(tmp_path: Path) -> None:
         {"type": "turn_finished", "finish_reason": "a_reason_of_the_future"},
         {"type": "hologram", "step": "x", "time": None},
     ]
-    results = TestScheduler().start(lambda: play_tape(write(tmp_path / "tape.jsonl", *lines)))
+    results = TestScheduler().start(lambda: replay_tape(write(tmp_path / "tape.jsonl", *lines)))
     assert [message.value.value for message in results.messages[:-1]] == [UnknownEvent(line) for line in lines]
 
 
 def test_a_wait_is_never_longer_than_a_timer_takes(tmp_path: Path) -> None:
     path = write(tmp_path / "tape.jsonl", {**A.to_dict(), "time": -9e14}, {**B.to_dict(), "time": 9e14})
-    results = TestScheduler().start(lambda: play_tape(path, speed=1e-300), disposed=2e9)
+    results = TestScheduler().start(lambda: replay_tape(path, speed=1e-300), disposed=2e9)
     assert results.messages == [on_next(200, A), on_next(1e9 + 200, B), on_completed(1e9 + 200)]
 
 
 @pytest.mark.parametrize("speed", [-1, float("nan"), float("inf"), True, "fast"])
 def test_a_speed_that_breaks_its_rule(path: Path, speed: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"speed must be >= 0, but got"):
-        play_tape(path, speed=speed)
+        replay_tape(path, speed=speed)
