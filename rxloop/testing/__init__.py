@@ -2,9 +2,11 @@
 
 from rxloop.testing.cassette import Interaction, read_cassette, vcr_config
 from rxloop.testing.grammar import check_grammar
+from rxloop.testing.marbles import assert_marbles, marbles
 from rxloop.testing.misbehaving import MISBEHAVIOURS, MisbehavingSource, Misbehaviour
 from rxloop.testing.replay import NOT_RECORDED, ReplayedTurn, replay
 from rxloop.testing.tape import record_tape, replay_tape
+from rxloop.testing.timeline import Timeline
 
 __all__ = (
     "MISBEHAVIOURS",
@@ -13,7 +15,10 @@ __all__ = (
     "MisbehavingSource",
     "Misbehaviour",
     "ReplayedTurn",
+    "Timeline",
+    "assert_marbles",
     "check_grammar",
+    "marbles",
     "read_cassette",
     "record_tape",
     "replay",

@@ -21,7 +21,7 @@ from rxloop.errors import ConfigurationError, RxLoopError, describe, error_from_
 from rxloop.events import TurnEvent, event_from_dict, misfit_of
 from rxloop.testing.files import read_text
 
-__all__ = ("VERSION", "record_tape", "replay_tape")
+__all__ = ("VERSION", "record_tape", "replay_tape", "timed_events")
 
 VERSION = 1
 """What is written; a tape of a later version is refused, one without a version line is understood."""
@@ -216,6 +216,23 @@ def _events(path: str | os.PathLike[str]) -> list[tuple[float, TurnEvent | RxLoo
             break
         events.append((delay, event_from_dict(data)))
     return events
+
+
+def timed_events(path: str | os.PathLike[str]) -> tuple[list[tuple[float, TurnEvent]], RxLoopError | None]:
+    """
+    The events of a tape, each with the seconds since its start, and the failure that it ends with.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a line is not an event.
+    """
+    timed: list[tuple[float, TurnEvent]] = []
+    moment = 0.0
+    for delay, event in _events(path):
+        moment += delay
+        if isinstance(event, RxLoopError):
+            return timed, event
+        timed.append((moment, event))
+    return timed, None
 
 
 def _check_version(data: Mapping[str, Any], where: str) -> None:
