@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 from reactivex import Observable
@@ -22,6 +22,9 @@ from rxloop.cli.show import JsonView, PlainView, TerminalView, View, one_line
 from rxloop.errors import AuthenticationError, ConfigurationError, RxLoopError
 from rxloop.events import ReasoningDelta, StepFinished, TextDelta, ToolCallDelta, TurnEvent, TurnStarted
 from rxloop.turn import Turn
+
+if TYPE_CHECKING:
+    from rxloop.testing.timeline import Timeline
 
 __all__ = ("app", "run")
 
@@ -127,47 +130,115 @@ def demo(
     return _interruptible(work)
 
 
+Prompt = Annotated[str, typer.Argument(help='What to ask; "-" reads it from stdin.')]
+Asked = Annotated[Provider, typer.Option(help="Whom to ask: anthropic, google-ai, vertex, bedrock or sagemaker.")]
+Model = Annotated[
+    str | None,
+    typer.Option(help="The model, or the endpoint on sagemaker; if not given a current one, except on AWS."),
+]
+Tools = Annotated[str, typer.Option(help="What the model may use, separated by commas: calculator, clock.")]
+System = Annotated[str | None, typer.Option(help="The system prompt.")]
+MaxSteps = Annotated[int | None, typer.Option(help="The most requests of the turn.")]
+MaxTokens = Annotated[
+    int | None, typer.Option(help="The most tokens of one reply; if not given 8192, on AWS the model's own.")
+]
+
+
 @app.command()
 def generate(
-    prompt: Annotated[str, typer.Argument(help='What to ask; "-" reads it from stdin.')],
-    provider: Annotated[
-        Provider, typer.Option(help="Whom to ask: anthropic, google-ai, vertex, bedrock or sagemaker.")
-    ] = Provider.anthropic,
-    model: Annotated[
-        str | None,
-        typer.Option(help="The model, or the endpoint on sagemaker; if not given a current one, except on AWS."),
-    ] = None,
-    tools: Annotated[str, typer.Option(help="What the model may use, separated by commas: calculator, clock.")] = "",
-    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
-    max_steps: Annotated[int | None, typer.Option(help="The most requests of the turn.")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="The most tokens of one reply; if not given 8192, on AWS the model's own.")
-    ] = None,
+    prompt: Prompt,
+    provider: Asked = Provider.anthropic,
+    model: Model = None,
+    tools: Tools = "",
+    system: System = None,
+    max_steps: MaxSteps = None,
+    max_tokens: MaxTokens = None,
     as_json: Json = False,
 ) -> int:
     """Run one turn and show it as it happens. The key comes from the environment, as in ANTHROPIC_API_KEY."""
-    from rxloop.cli.providers import adapter_for
-    from rxloop.cli.tools import TOOLS
+    asking = _Asking(prompt, provider, model, tools, system, max_steps, max_tokens)
+    return _interruptible(lambda stop: asking.shown(stop, as_json=as_json))
 
-    names = [name.strip() for name in tools.split(",") if name.strip()]
-    for name in names:
-        if name not in TOOLS:
-            raise ConfigurationError(f"there is no tool {name!r}: the tools are {', '.join(sorted(TOOLS))}")
-    asked = _read_stdin() if prompt == "-" else prompt
-    if not asked.strip():
-        raise ConfigurationError("the prompt is empty: say what to ask")
-    for name, said in (("prompt", asked), ("system prompt", system or ""), ("model", model or "")):
-        _check_text(name, said)
+
+@app.command()
+def record(
+    prompt: Prompt,
+    name: Annotated[str, typer.Option("--out", help="Where to: writes NAME.yaml, a cassette, and NAME.jsonl, a tape.")],
+    provider: Asked = Provider.anthropic,
+    model: Model = None,
+    tools: Tools = "",
+    system: System = None,
+    max_steps: MaxSteps = None,
+    max_tokens: MaxTokens = None,
+    as_json: Json = False,
+) -> int:
+    """Run one turn as generate does, and keep it: its traffic as a cassette, without keys, and its events as a tape."""
+    import vcr
+
+    from rxloop.testing.cassette import vcr_config
+    from rxloop.testing.tape import record_tape
+
+    asking = _Asking(prompt, provider, model, tools, system, max_steps, max_tokens)
+    cassette, tape = Path(f"{name}.yaml"), Path(f"{name}.jsonl")
+    if not cassette.parent.is_dir():
+        raise ConfigurationError(f"{cassette.parent} is not a directory: make it first")
 
     async def work(stop: asyncio.Event) -> int:
-        async with adapter_for(provider, model, max_tokens) as adapter:
-            chosen = [TOOLS[name] for name in dict.fromkeys(names)]
-            turn = Turn(adapter, asked, tools=chosen, system=system, max_steps=max_steps, stop=stop)
+        with vcr.VCR(**vcr_config()).use_cassette(str(cassette), record_mode="all"):
+            return await asking.shown(stop, as_json=as_json, through=lambda turn: record_tape(turn, tape))
+
+    cassette.unlink(missing_ok=True)
+    status = _interruptible(work)
+    if not as_json:
+        print(f"recorded {cassette} and {tape}", file=sys.stderr)  # noqa: T201
+    return status
+
+
+class _Asking:
+    """What one real turn is asked, checked before anything is opened."""
+
+    def __init__(
+        self,
+        prompt: str,
+        provider: Provider,
+        model: str | None,
+        tools: str,
+        system: str | None,
+        max_steps: int | None,
+        max_tokens: int | None,
+    ) -> None:
+        from rxloop.cli.tools import TOOLS
+
+        names = [name.strip() for name in tools.split(",") if name.strip()]
+        for name in names:
+            if name not in TOOLS:
+                raise ConfigurationError(f"there is no tool {name!r}: the tools are {', '.join(sorted(TOOLS))}")
+        self.prompt = _read_stdin() if prompt == "-" else prompt
+        if not self.prompt.strip():
+            raise ConfigurationError("the prompt is empty: say what to ask")
+        for name, said in (("prompt", self.prompt), ("system prompt", system or ""), ("model", model or "")):
+            _check_text(name, said)
+        self.provider = provider
+        self.model = model
+        self.system = system
+        self.max_steps = max_steps
+        self.max_tokens = max_tokens
+        self.tools = [TOOLS[name] for name in dict.fromkeys(names)]
+
+    async def shown(
+        self,
+        stop: asyncio.Event,
+        *,
+        as_json: bool,
+        through: Callable[[Observable[TurnEvent]], Observable[TurnEvent]] = lambda turn: turn,
+    ) -> int:
+        from rxloop.cli.providers import adapter_for
+
+        async with adapter_for(self.provider, self.model, self.max_tokens) as adapter:
+            turn = Turn(adapter, self.prompt, tools=self.tools, system=self.system, max_steps=self.max_steps, stop=stop)
             # `> answer.txt` gets the answer and nothing else
             with _view(as_json, notes=sys.stderr) as view:
-                return await _shown(turn, view)
-
-    return _interruptible(work)
+                return await _shown(through(turn), view)
 
 
 def _read_stdin() -> str:
@@ -193,12 +264,14 @@ def _check_text(name: str, said: str) -> None:
 def replay(
     files: Annotated[list[str], typer.Argument(help="Cassettes in vcrpy's YAML, or event tapes (.jsonl).")],
     speed: Annotated[float, typer.Option(min=0, help="How fast a tape plays; 0 is at once.")] = 0.0,
+    svg: Annotated[Path | None, typer.Option(help="Draw the turn into this file; the first of several.")] = None,
     as_json: Json = False,
 ) -> int:
     """Run recorded turns again. Needs no key and no network."""
     from rxloop.operators import stop_on
     from rxloop.testing.replay import replay as rebuild
     from rxloop.testing.tape import replay_tape
+    from rxloop.testing.timeline import watch
 
     async def work(stop: asyncio.Event) -> int:
         # all are read before the first is shown: bad input is known at once
@@ -212,17 +285,36 @@ def replay(
             for file in files
         ]
         status = 0
+        timed: list[tuple[float, TurnEvent]] = []
         for file, turns in sources:
             for turn in turns:
                 if stop.is_set():
                     return status
+                first = svg is not None and not timed
+                seen = turn.pipe(watch(lambda moment, event: timed.append((moment, event)))) if first else turn
                 with _view(as_json, {"file": file}) as view:
                     if isinstance(turn, Turn):
                         view.prompt(getattr(turn, "prompt", ""))
-                    status = max(status, await _shown(turn, view, about=f"{file}: "))
+                    status = max(status, await _shown(seen, view, about=f"{file}: "))
+                if first and svg is not None:
+                    _write(svg, _timeline(file, timed).svg())
         return status
 
     return _interruptible(work)
+
+
+def _timeline(file: str, timed: list[tuple[float, TurnEvent]]) -> Timeline:
+    """A tape is drawn with its own times, however fast it was played."""
+    from rxloop.testing.timeline import Timeline
+
+    return Timeline.from_tape(file) if file.endswith(".jsonl") else Timeline(timed)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 async def _shown(turn: Observable[TurnEvent], view: View, *, about: str = "") -> int:

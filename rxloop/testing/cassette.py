@@ -126,7 +126,7 @@ def read_cassette(path: str | os.PathLike[str]) -> list[Interaction]:
     text = read_text(path, "a cassette")
     try:
         from vcr.serialize import deserialize  # type: ignore[import-untyped]
-        from vcr.serializers import jsonserializer, yamlserializer  # type: ignore[import-untyped]
+        from vcr.serializers import jsonserializer, yamlserializer
     except ImportError as error:
         raise ConfigurationError('reading a cassette needs vcrpy: pip install "rxloop[test]"') from error
     serializer = _Lenient(jsonserializer if text.lstrip().startswith("{") else yamlserializer, shown)
