@@ -125,7 +125,7 @@ def read_cassette(path: str | os.PathLike[str]) -> list[Interaction]:
     shown = os.fspath(path)
     text = read_text(path, "a cassette")
     try:
-        from vcr.serialize import deserialize  # type: ignore[import-untyped]
+        from vcr.serialize import deserialize
         from vcr.serializers import jsonserializer, yamlserializer
     except ImportError as error:
         raise ConfigurationError('reading a cassette needs vcrpy: pip install "rxloop[test]"') from error
