@@ -349,9 +349,11 @@ def test_what_cannot_work_is_said_at_once(make: Callable[[], Output], words: str
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic reads both there")
 def test_a_typed_dict_of_the_wrong_module_is_told_the_right_one() -> None:
-    kind = typing.TypedDict("kind", {"title": str})
+    class Titled(typing.TypedDict):
+        title: str
+
     with pytest.raises(ConfigurationError, match=r"has none: Please use `typing_extensions\.TypedDict` instead of"):
-        Output(kind)
+        Output(Titled)
 
 
 def test_a_json_schema_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
