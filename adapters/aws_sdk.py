@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -87,6 +88,8 @@ def send_body(client: Any, service: str, operation: str) -> None:
 def _put_body(params: dict[str, Any], **_: Any) -> None:
     body = _body.get()
     if body is not None:
+        # a handler of the caller's may make a call of its own meanwhile
+        _body.set(None)
         params["body"] = body
         params["headers"]["Content-Type"] = "application/json"
 
@@ -160,7 +163,7 @@ class _EventStream:
         self._stream = self.response[self._member]
         raw = _raw_stream(self._stream) if self.as_bytes else None
         if raw is None:
-            return iter(self._stream)
+            return _events_of(self._stream)
         self._raw = raw
         self.is_bytes = True
         chunks: Iterator[bytes] = raw.stream()
@@ -183,6 +186,16 @@ class _EventStream:
         if waiting is not None:
             with suppress(OSError):
                 waiting.shutdown(socket.SHUT_RDWR)
+
+
+def _events_of(stream: Any) -> Iterator[Any]:
+    """The SDK's public events. What it stumbles over, such as a header of an unknown type, is a fault of the reply."""
+    try:
+        yield from stream
+    except (AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
+        from botocore.parsers import ResponseParserError
+
+        raise ResponseParserError(f"{type(error).__name__}: {error}") from error
 
 
 def _raw_stream(stream: Any) -> Any:
