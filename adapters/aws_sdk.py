@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from traceback import walk_tb
 from typing import Any
 
+from rxloop.adapters.aws_errors import causes
 from rxloop.adapters.blocking import read_on_thread
 from rxloop.errors import ConfigurationError
 
@@ -22,6 +24,7 @@ _READ_TIMEOUT = 600
 _CONNECT_TIMEOUT = 10
 _MOST_BYTES = 64 * 1024
 _MOST_EVENTS = 256
+_FORMAT_ERRORS = (AttributeError, LookupError, TypeError, ValueError, struct.error)
 
 _body: ContextVar[bytes | None] = ContextVar("rxloop_request_body", default=None)
 """The body of the request that this context sends."""
@@ -159,7 +162,13 @@ class _EventStream:
     def open(self) -> Iterator[Any]:
         # the thread has a context of its own
         _body.set(self._body)
-        self.response = self._call()
+        try:
+            self.response = self._call()
+        except Exception as error:
+            _release(error)
+            if isinstance(error, _FORMAT_ERRORS) and _is_parsers(error):
+                raise _unreadable(error) from error
+            raise
         self._stream = self.response[self._member]
         raw = _raw_stream(self._stream) if self.as_bytes else None
         if raw is None:
@@ -192,10 +201,35 @@ def _events_of(stream: Any) -> Iterator[Any]:
     """The SDK's public events. What it stumbles over, such as a header of an unknown type, is a fault of the reply."""
     try:
         yield from stream
-    except (AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
-        from botocore.parsers import ResponseParserError
+    except _FORMAT_ERRORS as error:
+        raise _unreadable(error) from error
 
-        raise ResponseParserError(f"{type(error).__name__}: {error}") from error
+
+def _release(error: Exception) -> None:
+    """
+    Empty the SDK's frames on an error's traceback.
+
+    They hold the response, with it the connection, and the request with its credentials, all for as long as the error
+    is kept.
+    """
+    for cause in causes(error):
+        for frame, _ in walk_tb(cause.__traceback__):
+            if frame.f_globals.get("__name__", "").startswith(("botocore.", "urllib3.")):
+                # one that runs still, further out, is left
+                with suppress(RuntimeError):
+                    frame.clear()
+
+
+def _is_parsers(error: Exception) -> bool:
+    """Whether the SDK's parser raised it, and not a handler of the caller's."""
+    return any(frame.f_globals.get("__name__") == "botocore.parsers" for frame, _ in walk_tb(error.__traceback__))
+
+
+def _unreadable(error: Exception) -> Exception:
+    from botocore.parsers import ResponseParserError
+
+    unreadable: Exception = ResponseParserError(f"{type(error).__name__}: {error}")
+    return unreadable
 
 
 def _raw_stream(stream: Any) -> Any:
