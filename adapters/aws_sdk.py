@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from contextvars import ContextVar
 from dataclasses import dataclass
 from traceback import walk_tb
+from types import GeneratorType
 from typing import Any
 
 from rxloop.adapters.aws_errors import causes
@@ -172,16 +173,19 @@ class _EventStream:
         self._stream = self.response[self._member]
         raw = _raw_stream(self._stream) if self.as_bytes else None
         if raw is None:
-            return _events_of(self._stream)
+            return _items_of(iter(self._stream))
         self._raw = raw
         self.is_bytes = True
-        chunks: Iterator[bytes] = raw.stream()
-        return chunks
+        return _items_of(raw.stream())
 
     def close(self) -> None:
         # the client's connections live as long as anything of a reply does
         stream, self._stream, self._raw, self.response = self._stream, None, None, {}
         if stream is not None:
+            # it refers to itself, and would be there until the garbage is collected
+            generator = getattr(stream, "_event_generator", None)
+            if isinstance(generator, GeneratorType):
+                generator.close()
             stream.close()
 
     def interrupt(self, thread: int) -> None:
@@ -197,12 +201,15 @@ class _EventStream:
                 waiting.shutdown(socket.SHUT_RDWR)
 
 
-def _events_of(stream: Any) -> Iterator[Any]:
-    """The SDK's public events. What it stumbles over, such as a header of an unknown type, is a fault of the reply."""
+def _items_of(items: Iterator[Any]) -> Iterator[Any]:
+    """What the SDK gives. What it stumbles over, such as a header of an unknown type, is a fault of the reply."""
     try:
-        yield from stream
-    except _FORMAT_ERRORS as error:
-        raise _unreadable(error) from error
+        yield from items
+    except Exception as error:
+        _release(error)
+        if isinstance(error, _FORMAT_ERRORS):
+            raise _unreadable(error) from error
+        raise
 
 
 def _release(error: Exception) -> None:
