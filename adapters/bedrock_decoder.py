@@ -527,11 +527,15 @@ class BedrockBytesDecoder:
     def _decoded(self, data: bytes) -> Iterable[Any]:
         decode = self._decoder.event
         for heading, payload in self._frames.feed(data):
-            if heading.kind in ("exception", "error"):
-                raise _reported(heading.kind, heading.name, heading.headers, payload)
+            kind, name = heading.kind, heading.name
+            if kind == "event" and name == "contentBlockDelta":
+                yield from decode(name, from_json(payload, allow_inf_nan=False))
+                continue
+            if kind in ("exception", "error"):
+                raise _reported(kind, name, heading.headers, payload)
             # what an event that is not known holds need not be JSON
-            if heading.name in _EVENTS or is_error_code(heading.name):
-                yield from decode(heading.name, from_json(payload, allow_inf_nan=False))
+            if name in _EVENTS or is_error_code(name):
+                yield from decode(name, from_json(payload, allow_inf_nan=False))
             if self._decoder.complete:
                 return
 
