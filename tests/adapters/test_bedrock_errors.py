@@ -361,7 +361,7 @@ async def test_the_clients_own_timeout(server: BedrockServer, way: str) -> None:
     server.stall()
     server.stall(after=BEGUN)
     for said in ("", "", "so far"):
-        found = await failure(server, way, server.client(read_timeout=0.1))
+        found = await failure(server, way, server.client(read_timeout=0.3))
         assert isinstance(found, TimedOutError)
         assert (found.clock, found.retryable, found.provider) == ("transport", True, "bedrock")
         assert found.partial is not None
@@ -595,7 +595,7 @@ async def test_no_error_tells_a_secret(server: BedrockServer, way: str) -> None:
         server.garbage()
     else:
         server.stall(before_headers=True)
-    found = await failure(server, client=client_of(url, {"read_timeout": 0.1}))
+    found = await failure(server, client=client_of(url, {"read_timeout": 0.3}))
     assert SECRET not in told(found)
 
 
