@@ -21,7 +21,7 @@ from rxloop.errors import ConfigurationError
 from rxloop.steps import Step, ToolResult
 from rxloop.tools import Tool, tool
 from rxloop.turn import Turn
-from tests.providers.bedrock import BedrockServer, reasoning, text, tool_use
+from tests.providers.bedrock import BedrockServer, raw_block, reasoning, text, tool_use
 from tests.providers.http import Hold
 from tests.providers.sagemaker import SageMakerServer
 from tests.turns import NO_RETRY, add, run
@@ -217,6 +217,7 @@ async def test_a_prompt_is_text_or_blocks(server: BedrockServer) -> None:
         ([{"image": {"format": "png", "source": {"bytes": bytearray(PNG)}}}], [encoded]),
         ([image, located, "What is this?", CACHE_POINT], [encoded, located, {"text": "What is this?"}, CACHE_POINT]),
         ({"futureBlock": {"data": PNG}}, [{"futureBlock": {"data": PNG_TEXT}}]),
+        ({"futureBlock": {"bytes": "as it is"}}, [{"futureBlock": {"bytes": "as it is"}}]),
     ):
         body = await sent(server, prompt)
         assert body["messages"] == [{"role": "user", "content": content}]
@@ -284,9 +285,10 @@ async def test_fields_that_nobody_knows_yet_are_sent_as_they_are(server: Bedrock
         "promptVariables": {"x": {"text": "y"}},
     }
     assert await sent(server, fields=fields) == {"messages": [HELLO], **fields}
-    config = {"toolChoice": {"any": {}}, "aFutureSwitch": True}
-    body = await sent(server, fields={"toolConfig": config}, tools=[add])
-    assert {**body["toolConfig"], "tools": []} == {**config, "tools": []}
+    for choice in ({"any": {}}, {"tool": {"aFutureName": "x"}}, {"tool": "x"}, "x"):
+        config = {"toolChoice": choice, "aFutureSwitch": True}
+        body = await sent(server, fields={"toolConfig": config}, tools=[add])
+        assert {**body["toolConfig"], "tools": []} == {**config, "tools": []}
 
 
 @pytest.mark.asyncio
@@ -528,6 +530,19 @@ async def test_a_reply_goes_on_with_one_that_was_begun(server: BedrockServer) ->
     assert server.bodies[0]["messages"] == begun
 
 
+@pytest.mark.asyncio
+async def test_a_reply_without_anything_in_it_is_not_sent_again(server: BedrockServer) -> None:
+    server.reply(raw_block(None))
+    server.reply(text("5"))
+    async with connected(server) as adapter:
+        recorder = await run(adapter)
+        assert (recorder.finished.text, recorder.finished.finish_reason) == ("", "stop")
+        assert recorder.result is not None
+        assert recorder.result.conversation == [HELLO]
+        await run(adapter, "go on", conversation=recorder.result.conversation)
+    assert check_sent(server.bodies[1]) == [{"role": "user", "content": [*HELLO["content"], {"text": "go on"}]}]
+
+
 @every_way
 @pytest.mark.asyncio
 async def test_a_conversation_survives_json_and_is_continued(server: BedrockServer, way: str) -> None:
@@ -704,7 +719,8 @@ def test_a_client_must_be_the_sdks_of_this_service() -> None:
 
     with SageMakerServer() as server:
         other = server.client()
-        clients: list[Any] = [SECRET, 5, {}, other, Asynchronous()]
+        half = SimpleNamespace(converse_stream=lambda: None)
+        clients: list[Any] = [SECRET, 5, {}, other, half, Asynchronous()]
         for odd in clients:
             with pytest.raises(ConfigurationError, match="client must be") as caught:
                 BedrockAdapter(odd, model=MODEL)
