@@ -6,7 +6,7 @@ and https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_runtime_Invoke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rxloop.adapters.http_errors import classified, error_for_status, retry_after
@@ -28,7 +28,7 @@ from rxloop.errors import (
     TimedOutError,
 )
 
-__all__ = ("classify", "error_of_code", "is_error_code")
+__all__ = ("causes", "classify", "error_of_code", "is_error_code")
 
 _CODES: Mapping[str, type[ProviderError]] = {
     "AccessDeniedException": PermissionDeniedError,
@@ -79,6 +79,15 @@ _SECRET = "The Canonical String for this request"  # noqa: S105
 def is_error_code(name: str) -> bool:
     """Whether a member of an event stream is an error, which the SDK may hand out like any event."""
     return name.endswith(("Exception", "ModelStreamError", "InternalStreamFailure"))
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and, one after the other, what it came from."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def error_of_code(
@@ -175,6 +184,9 @@ def _known(error: Exception, provider: str) -> RxLoopError | None:
             exceptions.SSOError,
             exceptions.InvalidConfigError,
             exceptions.UnauthorizedSSOTokenError,
+            exceptions.NoAuthTokenError,
+            # not in every version of the SDK
+            getattr(exceptions, "LoginError", ()),
         ),
     ):
         return AuthenticationError(f"the credentials do not work: {error}", provider=provider)
@@ -182,7 +194,10 @@ def _known(error: Exception, provider: str) -> RxLoopError | None:
         return TimedOutError(
             "the transport's own timeout ran out", clock="transport", provider=provider, retryable=True
         )
-    if isinstance(error, exceptions.SSLError):
+    # a handshake that broke is not the certificate's fault
+    if isinstance(error, exceptions.SSLError) and any(
+        isinstance(cause, ssl.SSLCertVerificationError) for cause in causes(error)
+    ):
         return ConfigurationError(f"no trusted connection to the provider: {error}", provider=provider)
     if isinstance(error, (exceptions.EndpointConnectionError, exceptions.ConnectionError, exceptions.HTTPClientError)):
         return ConnectionFailedError(f"no connection to the provider: {error}", provider=provider)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import http.client
 import socket
+import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from traceback import walk_tb
+from types import GeneratorType
 from typing import Any
 
+from rxloop.adapters.aws_errors import causes
 from rxloop.adapters.blocking import read_on_thread
 from rxloop.errors import ConfigurationError
 
@@ -21,6 +25,7 @@ _READ_TIMEOUT = 600
 _CONNECT_TIMEOUT = 10
 _MOST_BYTES = 64 * 1024
 _MOST_EVENTS = 256
+_FORMAT_ERRORS = (AttributeError, LookupError, TypeError, ValueError, struct.error)
 
 _body: ContextVar[bytes | None] = ContextVar("rxloop_request_body", default=None)
 """The body of the request that this context sends."""
@@ -87,6 +92,8 @@ def send_body(client: Any, service: str, operation: str) -> None:
 def _put_body(params: dict[str, Any], **_: Any) -> None:
     body = _body.get()
     if body is not None:
+        # a handler of the caller's may make a call of its own meanwhile
+        _body.set(None)
         params["body"] = body
         params["headers"]["Content-Type"] = "application/json"
 
@@ -156,20 +163,29 @@ class _EventStream:
     def open(self) -> Iterator[Any]:
         # the thread has a context of its own
         _body.set(self._body)
-        self.response = self._call()
+        try:
+            self.response = self._call()
+        except Exception as error:
+            _release(error)
+            if isinstance(error, _FORMAT_ERRORS) and _is_parsers(error):
+                raise _unreadable(error) from error
+            raise
         self._stream = self.response[self._member]
         raw = _raw_stream(self._stream) if self.as_bytes else None
         if raw is None:
-            return iter(self._stream)
+            return _items_of(iter(self._stream))
         self._raw = raw
         self.is_bytes = True
-        chunks: Iterator[bytes] = raw.stream()
-        return chunks
+        return _items_of(raw.stream())
 
     def close(self) -> None:
         # the client's connections live as long as anything of a reply does
         stream, self._stream, self._raw, self.response = self._stream, None, None, {}
         if stream is not None:
+            # it refers to itself, and would be there until the garbage is collected
+            generator = getattr(stream, "_event_generator", None)
+            if isinstance(generator, GeneratorType):
+                generator.close()
             stream.close()
 
     def interrupt(self, thread: int) -> None:
@@ -183,6 +199,44 @@ class _EventStream:
         if waiting is not None:
             with suppress(OSError):
                 waiting.shutdown(socket.SHUT_RDWR)
+
+
+def _items_of(items: Iterator[Any]) -> Iterator[Any]:
+    """What the SDK gives. What it stumbles over, such as a header of an unknown type, is a fault of the reply."""
+    try:
+        yield from items
+    except Exception as error:
+        _release(error)
+        if isinstance(error, _FORMAT_ERRORS):
+            raise _unreadable(error) from error
+        raise
+
+
+def _release(error: Exception) -> None:
+    """
+    Empty the SDK's frames on an error's traceback.
+
+    They hold the response, with it the connection, and the request with its credentials, all for as long as the error
+    is kept.
+    """
+    for cause in causes(error):
+        for frame, _ in walk_tb(cause.__traceback__):
+            if frame.f_globals.get("__name__", "").startswith(("botocore.", "urllib3.")):
+                # one that runs still, further out, is left
+                with suppress(RuntimeError):
+                    frame.clear()
+
+
+def _is_parsers(error: Exception) -> bool:
+    """Whether the SDK's parser raised it, and not a handler of the caller's."""
+    return any(frame.f_globals.get("__name__") == "botocore.parsers" for frame, _ in walk_tb(error.__traceback__))
+
+
+def _unreadable(error: Exception) -> Exception:
+    from botocore.parsers import ResponseParserError
+
+    unreadable: Exception = ResponseParserError(f"{type(error).__name__}: {error}")
+    return unreadable
 
 
 def _raw_stream(stream: Any) -> Any:
