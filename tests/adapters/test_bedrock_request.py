@@ -285,7 +285,8 @@ async def test_fields_that_nobody_knows_yet_are_sent_as_they_are(server: Bedrock
         "promptVariables": {"x": {"text": "y"}},
     }
     assert await sent(server, fields=fields) == {"messages": [HELLO], **fields}
-    for choice in ({"any": {}}, {"tool": {"aFutureName": "x"}}, {"tool": "x"}, "x"):
+    choices: list[Any] = [{"any": {}}, {"tool": {"aFutureName": "x"}}, {"tool": "x"}, "x"]
+    for choice in choices:
         config = {"toolChoice": choice, "aFutureSwitch": True}
         body = await sent(server, fields={"toolConfig": config}, tools=[add])
         assert {**body["toolConfig"], "tools": []} == {**config, "tools": []}
