@@ -30,6 +30,9 @@ _FORMAT_ERRORS = (AttributeError, LookupError, TypeError, ValueError, struct.err
 _body: ContextVar[bytes | None] = ContextVar("rxloop_request_body", default=None)
 """The body of the request that this context sends."""
 
+_source: ContextVar[_EventStream | None] = ContextVar("rxloop_source", default=None)
+"""Who this context sends its requests for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -82,11 +85,14 @@ def send_body(client: Any, service: str, operation: str) -> None:
     """
     Let the client send a body that `call_for_stream` is given, instead of what the SDK would make of keywords.
 
-    Every other use of the client stays as it is. The event is a public one of the SDK.
+    What was left before it came to be sent is not sent any more. Every other use of the client stays as it is. The
+    events are public ones of the SDK.
 
     Source: https://boto3.amazonaws.com/v1/documentation/api/latest/guide/events.html
     """
-    client.meta.events.register(f"before-call.{service}.{operation}", _put_body, unique_id="rxloop-body")
+    events = client.meta.events
+    events.register(f"before-call.{service}.{operation}", _put_body, unique_id="rxloop-body")
+    events.register(f"before-send.{service}.{operation}", _refuse_what_was_left, unique_id="rxloop-left")
 
 
 def _put_body(params: dict[str, Any], **_: Any) -> None:
@@ -96,6 +102,12 @@ def _put_body(params: dict[str, Any], **_: Any) -> None:
         _body.set(None)
         params["body"] = body
         params["headers"]["Content-Type"] = "application/json"
+
+
+def _refuse_what_was_left(**_: Any) -> None:
+    source = _source.get()
+    if source is not None and source.left:
+        raise RuntimeError("the reply was left before it was asked for")
 
 
 def call_for_stream(
@@ -151,6 +163,7 @@ class _EventStream:
         self._raw: Any = None
         self.response: Mapping[str, Any] = {}
         self.is_bytes = False
+        self.left = False
 
     @property
     def sized(self) -> bool:
@@ -163,6 +176,7 @@ class _EventStream:
     def open(self) -> Iterator[Any]:
         # the thread has a context of its own
         _body.set(self._body)
+        _source.set(self)
         try:
             self.response = self._call()
         except Exception as error:
@@ -189,6 +203,7 @@ class _EventStream:
             stream.close()
 
     def interrupt(self, thread: int) -> None:
+        self.left = True
         raw = self._raw
         if raw is not None:
             # not reached any more, or without a socket, as a recorded reply is
