@@ -616,6 +616,8 @@ def content(output: Any) -> list[tuple[Any, list[Any]]]:
         *content([IMAGE, 5]),
         *content([IMAGE, {"text": 5}]),
         *content([IMAGE, "caption"]),
+        *content([IMAGE, {"caption": "x"}]),
+        *content([IMAGE, {"text": "x", "more": 1}]),
         # blocks of the API's
         (IMAGE, [IMAGE]),
         ([DOCUMENT, IMAGE, FOUND], [DOCUMENT, IMAGE, FOUND]),
