@@ -796,6 +796,19 @@ def test_half_a_block_is_not_sent_again() -> None:
             assert len(draft.message["content"]) == 2 + textual, events[:count]
 
 
+def test_of_a_broken_reply_reasoning_is_sent_again_only_as_it_was_sealed() -> None:
+    decoder = BedrockDecoder()
+    for one in message(reasoning("a", None), reasoning("b", "s"), redacted(b"x"), text("t"))[:-2]:
+        list(decoder.feed(one))
+    draft = decoder.draft()
+    assert draft.message is not None
+    assert draft.message["content"] == [
+        {"reasoningContent": {"reasoningText": {"text": "b", "signature": "s"}}},
+        {"reasoningContent": {"redactedContent": blob(b"x")}},
+        {"text": "t"},
+    ]
+
+
 # whole replies
 
 
