@@ -734,8 +734,10 @@ def test_an_error_inside_the_stream_may_say_anything() -> None:
         with pytest.raises(RateLimitedError) as caught:
             decode_bytes([frame(headers, payload)])
         assert str(caught.value), payload
+    with pytest.raises(RateLimitedError, match="^throttlingException$"):
+        decode_bytes([frame({":message-type": "exception", ":exception-type": "throttlingException"}, b"{}")])
     for headers in ({":message-type": "exception"}, {":message-type": "error"}):
-        with pytest.raises(ServerError):
+        with pytest.raises(ServerError, match="the provider reported an error"):
             decode_bytes([frame(headers, b"{}")])
     with pytest.raises(ContextOverflowError):
         decode_bytes([exception("validationException", "Input is too long for requested model.")])
