@@ -695,7 +695,9 @@ def test_a_model_must_be_named(client: Any, model: Any) -> None:
 
 
 def test_what_is_the_turns_or_the_clients_is_no_field(client: Any) -> None:
-    for name in ("messages", "modelId", "system", "tools"):
+    with pytest.raises(ConfigurationError, match="'modelId' is called model"):
+        BedrockAdapter(client, model="m", modelId="m")
+    for name in ("messages", "system", "tools"):
         with pytest.raises(ConfigurationError, match=f"'{name}' is the turn's to send") as caught:
             BedrockAdapter(client, model=MODEL, **{name: SECRET})
         assert SECRET not in str(caught.value)

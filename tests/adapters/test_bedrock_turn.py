@@ -312,6 +312,9 @@ async def test_what_was_left_before_it_was_sent_is_not_sent(server: BedrockServe
         subscription = Turn(adapter, "hello").subscribe()
         assert await asyncio.to_thread(reached.wait, 5)
         subscription.dispose()
+        # the event loop has to come to it
+        for _ in range(10):
+            await asyncio.sleep(0)
         release.set()
         await no_thread()
         assert not server.requests
