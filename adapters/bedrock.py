@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import inspect
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 from pydantic_core import from_json, to_json
@@ -16,7 +16,7 @@ from reactivex import Observable
 
 from rxloop.adapters.anthropic_models import always_thinks, binds_thinking, thinks_by_default
 from rxloop.adapters.aws_errors import classify
-from rxloop.adapters.aws_sdk import call_for_stream, default_client, send_body
+from rxloop.adapters.aws_sdk import CLIENTS_OWN, call_for_stream, check_content_type, default_client, prepare
 from rxloop.adapters.base import Adapter
 from rxloop.adapters.bedrock_cache import takes_cache_points, with_cache_points
 from rxloop.adapters.bedrock_decoder import PROVIDER, BedrockBytesDecoder, BedrockDecoder, is_providers_call
@@ -58,12 +58,6 @@ _INFERENCE = {
 Source: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_InferenceConfiguration.html
 """
 
-_CLIENTS_OWN = (
-    "api_key", "api_version", "aws_access_key_id", "aws_account_id", "aws_secret_access_key", "aws_session_token",
-    "bearer_token", "config", "credentials", "endpoint_url", "profile_name", "region", "region_name", "session",
-    "use_ssl", "verify",
-)  # fmt: skip
-
 _RESULT_BLOCKS = {
     "document": ("name", "source"),
     "image": ("format", "source"),
@@ -82,8 +76,16 @@ _THINKING = ("thinking", "reasoning_config")
 Source: https://docs.aws.amazon.com/bedrock/latest/userguide/inference-reasoning.html
 """
 
+_BLOBS = ("bytes", "redactedContent")
+"""The fields that the SDK takes as ``bytes``."""
+
+_TEXTS = ("context", "format", "name", "role", "text", "title")
+
 _IDENTIFIER = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """What the API takes as the name of a tool and as the identifier of a call."""
+
+_USAGE_SECONDS = 1.0
+"""How long the usage may be behind the answer, which it follows at once."""
 
 _NO_OUTPUT = "(no output)"
 _GONE = "Not available any more: do not call it."
@@ -127,7 +129,7 @@ class BedrockAdapter(Adapter):
         check_fields(
             fields,
             turns=("messages", "modelId", "system", "tools"),
-            clients=_CLIENTS_OWN,
+            clients=CLIENTS_OWN,
             example='BedrockAdapter(boto3.client("bedrock-runtime", {}), model=…)',
         )
         self.model = model
@@ -146,7 +148,7 @@ class BedrockAdapter(Adapter):
             raise ConfigurationError(
                 f"client must be boto3's own, but got {type(self.client).__name__}, which is asynchronous"
             )
-        send_body(self.client, _SERVICE, "ConverseStream")
+        prepare(self.client, _SERVICE, "ConverseStream")
         self._as_bytes = True
 
     async def aclose(self) -> None:
@@ -161,6 +163,12 @@ class BedrockAdapter(Adapter):
         Source: https://docs.aws.amazon.com/bedrock/latest/userguide/structured-output.html
         """
         return bool(_WITH_OUTPUTS.search(self.model)) and is_closable(schema)
+
+    def close(self) -> None:
+        """Close the client from synchronous code, if the adapter made it."""
+        super().close()
+        if self._owns_client:
+            self.client.close()
 
     def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
         """
@@ -265,18 +273,31 @@ class BedrockAdapter(Adapter):
         step.draft = decoder = BedrockDecoder(step.index, names.name)
         try:
             body = _encoded(self._request(step, names))
+        except ConfigurationError:
+            raise
         except ValueError as error:
             raise ConfigurationError(
                 f"a request must have a JSON form, but this one has none: {describe(error)}", provider=PROVIDER
             ) from error
-        call = partial(self.client.converse_stream, modelId=self.model)
+
+        def call(mark: str) -> Mapping[str, Any]:
+            response: Mapping[str, Any] = self.client.converse_stream(
+                modelId=self.model, additionalModelRequestFields={mark: True}
+            )
+            return response
+
         async with call_for_stream(call, "stream", body=body, as_bytes=self._as_bytes) as reply:
+            check_content_type(reply.response, PROVIDER)
             chunks = _Chunks(reply.chunks, decoder)
             yield Wire(chunks, BedrockBytesDecoder(decoder) if reply.is_bytes else _ListsDecoder(decoder))
 
 
 class _Chunks:
-    """What arrives of a reply. A connection that breaks once the answer is whole has cost no more than its usage."""
+    """
+    What arrives of a reply.
+
+    A connection that breaks, or falls silent, once the answer is whole has cost no more than its usage.
+    """
 
     def __init__(self, chunks: AsyncIterator[Any], decoder: BedrockDecoder) -> None:
         self._chunks = chunks
@@ -287,9 +308,14 @@ class _Chunks:
 
     async def __anext__(self) -> Any:
         try:
+            if self._decoder.stopped and not self._decoder.complete:
+                async with asyncio.timeout(_USAGE_SECONDS):
+                    return await anext(self._chunks)
             return await anext(self._chunks)
         except StopAsyncIteration:
             raise
+        except TimeoutError as error:
+            raise StopAsyncIteration from error
         except Exception as error:
             if self._decoder.stopped and isinstance(_classify(error), (StreamInterruptedError, TimedOutError)):
                 raise StopAsyncIteration from error
@@ -447,18 +473,35 @@ def _is_content(block: Any) -> bool:
     return "text" not in block or bool(str(block["text"] or "").strip())
 
 
-def _as_json(value: Any, name: str = "") -> Any:
-    """The same in the API's JSON, in which ``bytes`` are base64."""
+def _as_json(value: Any, name: str = "", parent: str = "") -> Any:
+    """
+    The same in the API's JSON, in which ``bytes`` are base64.
+
+    Raises:
+        ConfigurationError: there are bytes where the API has text, or none where it has bytes.
+    """
+    if name in _BLOBS and (parent == "source" or not isinstance(value, str)):
+        return _blob(value, name)
     if isinstance(value, (bytes, bytearray)):
+        if name in _TEXTS:
+            raise ConfigurationError(f"{name} must be text, but got {value!r:.100}")
         return base64.b64encode(value).decode()
     if isinstance(value, Mapping):
-        if name == "source" and isinstance(value.get("bytes"), str):
-            _check_base64(value["bytes"])
         # a call's arguments are the model's own, and so is the data of a result its tool's
-        return {key: item if key in ("input", "json") else _as_json(item, key) for key, item in value.items()}
+        return {key: item if key in ("input", "json") else _as_json(item, key, name) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_as_json(item) for item in value]
     return value
+
+
+def _blob(value: Any, name: str) -> str:
+    content = value.read() if hasattr(value, "read") else value
+    if isinstance(content, (bytes, bytearray)):
+        return base64.b64encode(content).decode()
+    if not isinstance(content, str) or content is not value:
+        raise ConfigurationError(f"{name} must be bytes or base64, but got {content!r:.100}")
+    _check_base64(content)
+    return content
 
 
 def _check_base64(value: str) -> None:

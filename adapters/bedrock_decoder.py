@@ -248,6 +248,10 @@ class BedrockDecoder:
         """
         output = mapping(reply, "output")
         message = None if output is None else mapping(output, "message")
+        if message is None and "__type" in reply:
+            # an error that came with the status of a success
+            code = str(reply.get("__type") or "").rpartition("#")[2]
+            raise error_of_code(code, reply, provider=PROVIDER, streamed=True)
         if message is None:
             raise MalformedResponseError(
                 f"the reply must have a message, but it has {sorted(map(str, reply))}", provider=PROVIDER

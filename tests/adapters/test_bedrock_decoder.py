@@ -734,8 +734,10 @@ def test_an_error_inside_the_stream_may_say_anything() -> None:
         with pytest.raises(RateLimitedError) as caught:
             decode_bytes([frame(headers, payload)])
         assert str(caught.value), payload
+    with pytest.raises(RateLimitedError, match="^throttlingException$"):
+        decode_bytes([frame({":message-type": "exception", ":exception-type": "throttlingException"}, b"{}")])
     for headers in ({":message-type": "exception"}, {":message-type": "error"}):
-        with pytest.raises(ServerError):
+        with pytest.raises(ServerError, match="the provider reported an error"):
             decode_bytes([frame(headers, b"{}")])
     with pytest.raises(ContextOverflowError):
         decode_bytes([exception("validationException", "Input is too long for requested model.")])
@@ -794,6 +796,19 @@ def test_half_a_block_is_not_sent_again() -> None:
             # nothing but text may be cut off anywhere
             textual = count > 3 and block in EVERY_BLOCK[2:5]
             assert len(draft.message["content"]) == 2 + textual, events[:count]
+
+
+def test_of_a_broken_reply_reasoning_is_sent_again_only_as_it_was_sealed() -> None:
+    decoder = BedrockDecoder()
+    for one in message(reasoning("a", None), reasoning("b", "s"), redacted(b"x"), text("t"))[:-2]:
+        list(decoder.feed(one))
+    draft = decoder.draft()
+    assert draft.message is not None
+    assert draft.message["content"] == [
+        {"reasoningContent": {"reasoningText": {"text": "b", "signature": "s"}}},
+        {"reasoningContent": {"redactedContent": blob(b"x")}},
+        {"text": "t"},
+    ]
 
 
 # whole replies

@@ -46,7 +46,7 @@ async def connected(
     """An adapter of the server, with the bytes or on the SDK's public events; its client is closed at the end."""
     client = client or server.client()
     try:
-        adapter = BedrockAdapter(client, **{"model": MODEL, **fields})
+        adapter = BedrockAdapter(client, **{"model": MODEL, "cache": None, **fields})
         adapter._as_bytes = way == BYTES
         yield adapter
     finally:
@@ -92,7 +92,7 @@ def client(server: BedrockServer) -> Iterator[Any]:
 
 @pytest.fixture
 def adapter(client: Any) -> BedrockAdapter:
-    return BedrockAdapter(client, model=MODEL)
+    return BedrockAdapter(client, model=MODEL, cache=None)
 
 
 async def sent(
@@ -285,7 +285,8 @@ async def test_fields_that_nobody_knows_yet_are_sent_as_they_are(server: Bedrock
         "promptVariables": {"x": {"text": "y"}},
     }
     assert await sent(server, fields=fields) == {"messages": [HELLO], **fields}
-    for choice in ({"any": {}}, {"tool": {"aFutureName": "x"}}, {"tool": "x"}, "x"):
+    choices: list[Any] = [{"any": {}}, {"tool": {"aFutureName": "x"}}, {"tool": "x"}, "x"]
+    for choice in choices:
         config = {"toolChoice": choice, "aFutureSwitch": True}
         body = await sent(server, fields={"toolConfig": config}, tools=[add])
         assert {**body["toolConfig"], "tools": []} == {**config, "tools": []}
@@ -615,6 +616,8 @@ def content(output: Any) -> list[tuple[Any, list[Any]]]:
         *content([IMAGE, 5]),
         *content([IMAGE, {"text": 5}]),
         *content([IMAGE, "caption"]),
+        *content([IMAGE, {"caption": "x"}]),
+        *content([IMAGE, {"text": "x", "more": 1}]),
         # blocks of the API's
         (IMAGE, [IMAGE]),
         ([DOCUMENT, IMAGE, FOUND], [DOCUMENT, IMAGE, FOUND]),
@@ -692,7 +695,9 @@ def test_a_model_must_be_named(client: Any, model: Any) -> None:
 
 
 def test_what_is_the_turns_or_the_clients_is_no_field(client: Any) -> None:
-    for name in ("messages", "modelId", "system", "tools"):
+    with pytest.raises(ConfigurationError, match="'modelId' is called model"):
+        BedrockAdapter(client, model="m", modelId="m")
+    for name in ("messages", "system", "tools"):
         with pytest.raises(ConfigurationError, match=f"'{name}' is the turn's to send") as caught:
             BedrockAdapter(client, model=MODEL, **{name: SECRET})
         assert SECRET not in str(caught.value)

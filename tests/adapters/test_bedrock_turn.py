@@ -298,6 +298,32 @@ async def test_a_disposal_ends_the_thread_and_the_connection_at_once(
 
 @every_way
 @pytest.mark.asyncio
+async def test_what_was_left_before_it_was_sent_is_not_sent(server: BedrockServer, way: str) -> None:
+    """As while credentials are fetched, which nothing interrupts."""
+    reached, release = threading.Event(), threading.Event()
+
+    def on_send(**_: Any) -> None:
+        reached.set()
+        assert release.wait(5)
+
+    client = server.client(retries={"total_max_attempts": 3, "mode": "standard"})
+    client.meta.events.register("before-sign.bedrock-runtime.ConverseStream", on_send)
+    async with connected(server, way, client) as adapter:
+        subscription = Turn(adapter, "hello").subscribe()
+        assert await asyncio.to_thread(reached.wait, 5)
+        subscription.dispose()
+        # the event loop has to come to it
+        for _ in range(10):
+            await asyncio.sleep(0)
+        release.set()
+        await no_thread()
+        assert not server.requests
+        server.reply(text("5"))
+        assert (await Turn(adapter, "again").result()).text == "5"
+
+
+@every_way
+@pytest.mark.asyncio
 async def test_a_disposal_before_the_thread_has_begun(server: BedrockServer, way: str) -> None:
     async with connected(server, way) as adapter:
         for rounds in range(4):
