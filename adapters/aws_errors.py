@@ -6,7 +6,8 @@ and https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_runtime_Invoke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rxloop.adapters.http_errors import classified, error_for_status, retry_after
@@ -28,7 +29,7 @@ from rxloop.errors import (
     TimedOutError,
 )
 
-__all__ = ("classify", "error_of_code", "is_error_code")
+__all__ = ("causes", "classify", "error_of_code", "is_error_code", "redacted")
 
 _CODES: Mapping[str, type[ProviderError]] = {
     "AccessDeniedException": PermissionDeniedError,
@@ -72,13 +73,36 @@ _OVERFLOW = (
     "input tokens exceeded",
 )
 _LONGEST = 2000
-_SECRET = "The Canonical String for this request"  # noqa: S105
-"""What follows quotes the request's headers, the session's token among them."""
+_QUOTED_REQUEST = re.compile(r"(?is)\s*the (?:canonical string for this request|string-to-sign).*")
+_USERINFO = re.compile(r"//[^/@\s]*@")
+_ACCESS_KEY = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b")
+_AUTHORIZATION = "authorization header"
+
+
+def redacted(text: str) -> str:
+    """
+    A text of AWS's, or of its SDK's, without what it may quote of a request's credentials.
+
+    A signature that does not fit is answered with the request that should have been signed, its session token among
+    it, and a header that cannot be read with the header.
+    """
+    if _AUTHORIZATION in text.lower():
+        return "the Authorization header is not one that the service takes"
+    return _ACCESS_KEY.sub("(access key)", _USERINFO.sub("//", _QUOTED_REQUEST.sub("", text)))
 
 
 def is_error_code(name: str) -> bool:
     """Whether a member of an event stream is an error, which the SDK may hand out like any event."""
     return name.endswith(("Exception", "ModelStreamError", "InternalStreamFailure"))
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and, one after the other, what it came from."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def error_of_code(
@@ -103,7 +127,10 @@ def error_of_code(
     """
     document: Mapping[str, Any] = details if isinstance(details, Mapping) else {"message": details}
     message = str(_any_of(document, "message", "originalMessage") or code or "the provider reported an error")
-    message = message.partition(_SECRET)[0].strip()
+    message = redacted(message).strip()
+    if message.isdigit():
+        # what the SDK calls an error that has no body
+        message = f"the provider answered {message} and no more"
     if len(message) > _LONGEST:
         message = f"{message[:_LONGEST]}… ({len(message)} characters)"
     code = code[:1].upper() + code[1:]
@@ -141,7 +168,7 @@ def classify(error: Exception, provider: str) -> Exception:
     return classified(
         error,
         lambda error: _known(error, provider),
-        shows_a_secret=lambda error: _shows_a_header(error) or _SECRET in str(error),
+        shows_a_secret=lambda error: _shows_a_header(error) or redacted(str(error)) != str(error),
     )
 
 
@@ -175,19 +202,30 @@ def _known(error: Exception, provider: str) -> RxLoopError | None:
             exceptions.SSOError,
             exceptions.InvalidConfigError,
             exceptions.UnauthorizedSSOTokenError,
+            exceptions.NoAuthTokenError,
+            # not in every version of the SDK
+            getattr(exceptions, "LoginError", ()),
         ),
     ):
-        return AuthenticationError(f"the credentials do not work: {error}", provider=provider)
+        # a program that gives credentials may say anything when it fails
+        source = getattr(error, "kwargs", {}).get("provider")
+        said = f"they cannot be had from {source}" if source == "custom-process" else redacted(str(error))
+        return AuthenticationError(f"the credentials do not work: {said}", provider=provider)
     if isinstance(error, (exceptions.ReadTimeoutError, exceptions.ConnectTimeoutError, transport.TimeoutError)):
         return TimedOutError(
             "the transport's own timeout ran out", clock="transport", provider=provider, retryable=True
         )
-    if isinstance(error, exceptions.SSLError):
-        return ConfigurationError(f"no trusted connection to the provider: {error}", provider=provider)
+    # a handshake that broke is not the certificate's fault
+    if isinstance(error, exceptions.SSLError) and any(
+        isinstance(cause, ssl.SSLCertVerificationError) for cause in causes(error)
+    ):
+        return ConfigurationError(f"no trusted connection to the provider: {redacted(str(error))}", provider=provider)
     if isinstance(error, (exceptions.EndpointConnectionError, exceptions.ConnectionError, exceptions.HTTPClientError)):
-        return ConnectionFailedError(f"no connection to the provider: {error}", provider=provider)
+        return ConnectionFailedError(f"no connection to the provider: {redacted(str(error))}", provider=provider)
     if isinstance(error, (transport.HTTPError, exceptions.IncompleteReadError, ConnectionError, ssl.SSLError)):
-        return StreamInterruptedError(f"the connection broke: {type(error).__name__}: {error}", provider=provider)
+        return StreamInterruptedError(
+            f"the connection broke: {type(error).__name__}: {redacted(str(error))}", provider=provider
+        )
     if isinstance(error, (eventstream.ParserError, parsers.ResponseParserError)):
         return MalformedResponseError(
             f"the reply does not have the provider's format: {type(error).__name__}: {error}"[:_LONGEST],
@@ -195,7 +233,7 @@ def _known(error: Exception, provider: str) -> RxLoopError | None:
         )
     if isinstance(error, exceptions.BotoCoreError):
         # values that the SDK refuses are known before any request
-        return ConfigurationError(str(error)[:_LONGEST], provider=provider)
+        return ConfigurationError(redacted(str(error))[:_LONGEST], provider=provider)
     return None
 
 
@@ -209,7 +247,7 @@ def _of_response(error: Any, provider: str) -> ProviderError:
         return error_of_code(code, {**response, **details}, provider=provider, streamed=True)
     metadata = response.get("ResponseMetadata") or {}
     status = metadata.get("HTTPStatusCode")
-    status = status if isinstance(status, int) and status >= 400 else None
+    status = status if isinstance(status, int) and status >= 300 else None
     headers = metadata.get("HTTPHeaders") or {}
     found = error_of_code(code, {**response, **details}, provider=provider, status=status, delay=retry_after(headers))
     if status is not None and (status in (408, 409) or status >= 500):

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-import binascii
 import hashlib
+import inspect
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, ClassVar, Literal
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from reactivex import Observable
 
 from rxloop.adapters.anthropic_models import always_thinks, binds_thinking, thinks_by_default
 from rxloop.adapters.aws_errors import classify
-from rxloop.adapters.aws_sdk import call_for_stream, default_client, send_body
+from rxloop.adapters.aws_sdk import CLIENTS_OWN, call_for_stream, check_content_type, default_client, prepare
 from rxloop.adapters.base import Adapter
 from rxloop.adapters.bedrock_cache import takes_cache_points, with_cache_points
 from rxloop.adapters.bedrock_decoder import PROVIDER, BedrockBytesDecoder, BedrockDecoder, is_providers_call
@@ -35,7 +35,7 @@ from rxloop.adapters.messages import (
 from rxloop.adapters.names import NameMap
 from rxloop.adapters.output_schemas import closed_schema, is_closable
 from rxloop.adapters.pump import Wire, pump
-from rxloop.errors import ConfigurationError, describe
+from rxloop.errors import ConfigurationError, StreamInterruptedError, TimedOutError, describe
 from rxloop.output import FINAL_RESULT
 from rxloop.reclaim import HistoryResult
 from rxloop.steps import Conversation, OutputRequest, Step, StepResult, ToolResult
@@ -58,20 +58,13 @@ _INFERENCE = {
 Source: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_InferenceConfiguration.html
 """
 
-_CLIENTS_OWN = (
-    "api_key", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "config", "endpoint_url",
-    "profile_name", "region", "region_name", "verify",
-)  # fmt: skip
-
 _RESULT_BLOCKS = {
-    "document": "source",
-    "image": "source",
-    "json": None,
-    "searchResult": "content",
-    "text": None,
-    "video": "source",
+    "document": ("name", "source"),
+    "image": ("format", "source"),
+    "searchResult": ("source", "title", "content"),
+    "video": ("format", "source"),
 }
-"""What a tool result may hold, and the field that tells it from a caller's own data.
+"""What a tool result may hold beside text and JSON, and the fields that tell it from a caller's own data.
 
 Source: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ToolResultContentBlock.html
 """
@@ -83,7 +76,17 @@ _THINKING = ("thinking", "reasoning_config")
 Source: https://docs.aws.amazon.com/bedrock/latest/userguide/inference-reasoning.html
 """
 
-_CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_BLOBS = ("bytes", "redactedContent")
+"""The fields that the SDK takes as ``bytes``."""
+
+_TEXTS = ("context", "format", "name", "role", "text", "title")
+
+_IDENTIFIER = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What the API takes as the name of a tool and as the identifier of a call."""
+
+_USAGE_SECONDS = 1.0
+"""How long the usage may be behind the answer, which it follows at once."""
+
 _NO_OUTPUT = "(no output)"
 _GONE = "Not available any more: do not call it."
 
@@ -126,7 +129,7 @@ class BedrockAdapter(Adapter):
         check_fields(
             fields,
             turns=("messages", "modelId", "system", "tools"),
-            clients=_CLIENTS_OWN,
+            clients=CLIENTS_OWN,
             example='BedrockAdapter(boto3.client("bedrock-runtime", {}), model=…)',
         )
         self.model = model
@@ -141,7 +144,11 @@ class BedrockAdapter(Adapter):
             raise ConfigurationError(
                 f'client must be boto3.client("bedrock-runtime"), but got {type(self.client).__name__}'
             )
-        send_body(self.client, _SERVICE, "ConverseStream")
+        if inspect.iscoroutinefunction(self.client.converse_stream):
+            raise ConfigurationError(
+                f"client must be boto3's own, but got {type(self.client).__name__}, which is asynchronous"
+            )
+        prepare(self.client, _SERVICE, "ConverseStream")
         self._as_bytes = True
 
     async def aclose(self) -> None:
@@ -156,6 +163,12 @@ class BedrockAdapter(Adapter):
         Source: https://docs.aws.amazon.com/bedrock/latest/userguide/structured-output.html
         """
         return bool(_WITH_OUTPUTS.search(self.model)) and is_closable(schema)
+
+    def close(self) -> None:
+        """Close the client from synchronous code, if the adapter made it."""
+        super().close()
+        if self._owns_client:
+            self.client.close()
 
     def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
         """
@@ -184,7 +197,8 @@ class BedrockAdapter(Adapter):
         messages = list(conversation)
         if result.message is None:
             return messages
-        messages.append(result.message)
+        # a reply may go on with one that was begun for the model
+        messages = _joined([*messages, result.message])
         if tool_results:
             messages.append({"role": "user", "content": [_result_block(item) for item in tool_results]})
         return messages
@@ -228,14 +242,15 @@ class BedrockAdapter(Adapter):
         return self._request(step, _names(step))
 
     def _request(self, step: Step, names: NameMap) -> dict[str, Any]:
-        messages = [_with_accepted_ids(message) for message in step.conversation]
+        messages = [_accepted(message) for message in step.conversation]
         request: dict[str, Any] = {"messages": messages, **self._fields}
         if step.system is not None:
             request["system"] = _prompt_blocks(step.system, "system")
         tools = [
             declare(item, names, "toolSpec") if isinstance(item, ToolDeclaration) else dict(item) for item in step.tools
         ]
-        choice = (request.pop("toolConfig", None) or {}).get("toolChoice")
+        config = dict(request.pop("toolConfig", ()))
+        choice = config.pop("toolChoice", None)
         if step.output is not None:
             choice = _output_choice(step.output, choice, request, self.model)
             request.update(_output_fields(step.output, request, self.model))
@@ -243,7 +258,7 @@ class BedrockAdapter(Adapter):
             # a history with calls is refused without declarations, and a choice among none is an error
             tools, choice = _declarations_of(messages), None
         if tools:
-            request["toolConfig"] = {"tools": tools}
+            request["toolConfig"] = {**config, "tools": tools}
             if choice is not None:
                 request["toolConfig"]["toolChoice"] = _with_alias(choice, names)
         return request if self._cache is None else with_cache_points(request, self._cache, self.model)
@@ -257,14 +272,54 @@ class BedrockAdapter(Adapter):
         names = _names(step)
         step.draft = decoder = BedrockDecoder(step.index, names.name)
         try:
-            body = to_json(self._request(step, names))
+            body = _encoded(self._request(step, names))
+        except ConfigurationError:
+            raise
         except ValueError as error:
             raise ConfigurationError(
                 f"a request must have a JSON form, but this one has none: {describe(error)}", provider=PROVIDER
             ) from error
-        call = partial(self.client.converse_stream, modelId=self.model)
+
+        def call(mark: str) -> Mapping[str, Any]:
+            response: Mapping[str, Any] = self.client.converse_stream(
+                modelId=self.model, additionalModelRequestFields={mark: True}
+            )
+            return response
+
         async with call_for_stream(call, "stream", body=body, as_bytes=self._as_bytes) as reply:
-            yield Wire(reply.chunks, BedrockBytesDecoder(decoder) if reply.is_bytes else _ListsDecoder(decoder))
+            check_content_type(reply.response, PROVIDER)
+            chunks = _Chunks(reply.chunks, decoder)
+            yield Wire(chunks, BedrockBytesDecoder(decoder) if reply.is_bytes else _ListsDecoder(decoder))
+
+
+class _Chunks:
+    """
+    What arrives of a reply.
+
+    A connection that breaks, or falls silent, once the answer is whole has cost no more than its usage.
+    """
+
+    def __init__(self, chunks: AsyncIterator[Any], decoder: BedrockDecoder) -> None:
+        self._chunks = chunks
+        self._decoder = decoder
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            if self._decoder.stopped and not self._decoder.complete:
+                async with asyncio.timeout(_USAGE_SECONDS):
+                    return await anext(self._chunks)
+            return await anext(self._chunks)
+        except StopAsyncIteration:
+            raise
+        except TimeoutError as error:
+            raise StopAsyncIteration from error
+        except Exception as error:
+            if self._decoder.stopped and isinstance(_classify(error), (StreamInterruptedError, TimedOutError)):
+                raise StopAsyncIteration from error
+            raise
 
 
 class _ListsDecoder:
@@ -285,6 +340,8 @@ class _ListsDecoder:
                 yield from decode("contentBlockDelta", payload)
             else:
                 yield from feed(event)
+            if self._decoder.complete:
+                return
 
     def close(self) -> Iterable[Any]:
         return self._decoder.close()
@@ -374,11 +431,31 @@ def _names(step: Step) -> NameMap:
 
 
 def _messages_of(conversation: Any) -> list[Mapping[str, Any]]:
+    """The messages as the API takes them: of blocks in its JSON, and by turns the user's and the model's."""
     messages: list[Mapping[str, Any]] = []
     for message in messages_of(conversation):
         content = message["content"]
-        messages.append({**message, "content": _as_json([_text_block(content)] if type(content) is str else content)})
-    return messages
+        blocks = _as_blocks(content)
+        if not all(isinstance(block, Mapping) for block in blocks):
+            raise ConfigurationError(f"a message must have content blocks, but got {content!r:.200}")
+        messages.append({**message, "content": _as_json(blocks)})
+    return _joined(messages)
+
+
+def _joined(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    joined: list[Mapping[str, Any]] = []
+    for message in messages:
+        if joined and joined[-1]["role"] == message["role"]:
+            message = {**joined[-1], "content": [*joined.pop()["content"], *message["content"]]}
+        joined.append(message)
+    return joined
+
+
+def _as_blocks(content: Any) -> list[Any]:
+    return [
+        _text_block(item) if isinstance(item, str) else item
+        for item in ([content] if isinstance(content, str) else content)
+    ]
 
 
 def _prompt_blocks(prompt: Any, name: str = "prompt") -> list[Any]:
@@ -396,24 +473,41 @@ def _is_content(block: Any) -> bool:
     return "text" not in block or bool(str(block["text"] or "").strip())
 
 
-def _as_json(value: Any, name: str = "") -> Any:
-    """The same in the API's JSON, in which ``bytes`` are base64."""
+def _as_json(value: Any, name: str = "", parent: str = "") -> Any:
+    """
+    The same in the API's JSON, in which ``bytes`` are base64.
+
+    Raises:
+        ConfigurationError: there are bytes where the API has text, or none where it has bytes.
+    """
+    if name in _BLOBS and (parent == "source" or not isinstance(value, str)):
+        return _blob(value, name)
     if isinstance(value, (bytes, bytearray)):
+        if name in _TEXTS:
+            raise ConfigurationError(f"{name} must be text, but got {value!r:.100}")
         return base64.b64encode(value).decode()
     if isinstance(value, Mapping):
-        if name == "source" and isinstance(value.get("bytes"), str):
-            _check_base64(value["bytes"])
-        # a call's arguments are the model's own
-        return {key: item if key == "input" else _as_json(item, key) for key, item in value.items()}
+        # a call's arguments are the model's own, and so is the data of a result its tool's
+        return {key: item if key in ("input", "json") else _as_json(item, key, name) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_as_json(item) for item in value]
     return value
 
 
+def _blob(value: Any, name: str) -> str:
+    content = value.read() if hasattr(value, "read") else value
+    if isinstance(content, (bytes, bytearray)):
+        return base64.b64encode(content).decode()
+    if not isinstance(content, str) or content is not value:
+        raise ConfigurationError(f"{name} must be bytes or base64, but got {content!r:.100}")
+    _check_base64(content)
+    return content
+
+
 def _check_base64(value: str) -> None:
     try:
         base64.b64decode(value, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise ConfigurationError(f"bytes must be bytes or base64, but got {value!r:.100}") from error
 
 
@@ -438,57 +532,97 @@ def _with_alias(choice: Any, names: NameMap) -> Any:
     return {**choice, "tool": {**tool, "name": names.alias(tool["name"])}}
 
 
-def _with_accepted_ids(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message with ids of calls that Bedrock accepts: a history may have begun elsewhere."""
+def _accepted(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """
+    The message with identifiers of calls and names of tools that Bedrock accepts.
+
+    A history may have begun elsewhere, and a model may call what nobody declared.
+    """
     content = message["content"]
-    if all(_has_accepted_id(block) for block in content):
+    blocks = [_accepted_block(block) for block in _as_blocks(content)]
+    if all(one is other for one, other in zip(blocks, content, strict=False)):
         return message
-    return {**message, "content": [_with_accepted_id(block) for block in content]}
+    return {**message, "content": blocks}
 
 
-def _has_accepted_id(block: Mapping[str, Any]) -> bool:
+def _accepted_block(block: Any) -> Any:
     for kind in ("toolUse", "toolResult"):
         member = block.get(kind)
-        if isinstance(member, Mapping) and not _CALL_ID.fullmatch(str(member.get("toolUseId"))):
-            return False
-    return True
+        if not isinstance(member, Mapping):
+            continue
+        accepted = {"toolUseId": _accepted_id(str(member.get("toolUseId")))}
+        if kind == "toolUse":
+            accepted["name"] = _accepted_name(str(member.get("name")))
+        if any(member.get(key) != value for key, value in accepted.items()):
+            return {**block, kind: {**member, **accepted}}
+    return block
 
 
-def _with_accepted_id(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    if _has_accepted_id(block):
-        return block
-    kind = "toolUse" if "toolUse" in block else "toolResult"
-    return {**block, kind: {**block[kind], "toolUseId": _accepted_id(str(block[kind].get("toolUseId")))}}
+def _accepted_name(name: str) -> str:
+    return name if _IDENTIFIER.fullmatch(name) else names_for("toolSpec", [name]).alias(name)
 
 
 def _accepted_id(call_id: str) -> str:
     """The same alias for a call and its result, wherever it is made."""
+    if _IDENTIFIER.fullmatch(call_id):
+        return call_id
     return f"id_{hashlib.sha256(call_id.encode(errors='surrogatepass')).hexdigest()[:40]}"
 
 
 def _result_block(result: ToolResult) -> dict[str, Any]:
     block: dict[str, Any] = {"toolUseId": result.call_id}
     if result.error is not None:
-        return {"toolResult": {**block, "content": [{"text": result.error}], "status": "error"}}
+        return {"toolResult": {**block, "content": [_result_text(result.error)], "status": "error"}}
     return {"toolResult": {**block, "content": _result_content(result.output)}}
 
 
 def _result_content(output: Any) -> list[Any]:
     blocks = output if isinstance(output, list) else [output]
-    if blocks and all(map(_is_result_block, blocks)):
-        checked: list[Any] = _as_json([block for block in blocks if _is_content(block)])
-        return checked or [{"text": _NO_OUTPUT}]
-    text = output if isinstance(output, str) else "" if output is None else to_json(output).decode()
+    if any(map(_is_result_block, blocks)) and all(_is_result_block(item) or _is_beside(item) for item in blocks):
+        try:
+            content: list[Any] = _as_json([block for block in blocks if _is_content(block)])
+        except ConfigurationError:
+            # what is not base64 is the tool's own data, which only looks like a block
+            pass
+        else:
+            return content
+    return [_result_text(output if isinstance(output, str) else "" if output is None else to_json(output).decode())]
+
+
+def _result_text(text: str) -> dict[str, Any]:
     # blank text is refused, and so is a result without any content
-    return [{"text": text if text.strip() else _NO_OUTPUT}]
+    return _text_block(text if text.strip() else _NO_OUTPUT)
 
 
 def _is_result_block(item: Any) -> bool:
     if not isinstance(item, Mapping) or len(item) != 1:
         return False
     [(kind, value)] = item.items()
-    field = _RESULT_BLOCKS.get(kind, kind)
-    return field is not None and isinstance(value, Mapping) and field in value
+    fields = _RESULT_BLOCKS.get(kind)
+    if fields is None or not isinstance(value, Mapping) or not all(value.get(field) for field in fields):
+        return False
+    return isinstance(value["source"], Mapping) or (kind == "searchResult" and isinstance(value["content"], list))
+
+
+def _is_beside(item: Any) -> bool:
+    """Whether it may be text or JSON beside a block, which alone could as well be a caller's own data."""
+    if not isinstance(item, Mapping):
+        return False
+    return item.keys() == {"json"} or (item.keys() == {"text"} and isinstance(item["text"], str))
+
+
+def _encoded(request: Mapping[str, Any]) -> bytes:
+    """
+    The request's JSON.
+
+    Raises:
+        ValueError: it has none.
+    """
+    body = to_json(request)
+    if b"NaN" in body or b"Infinity" in body:
+        # which JSON does not have, unless it is in a text
+        from_json(body, allow_inf_nan=False)
+    return body
 
 
 def _body_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -248,6 +248,10 @@ class BedrockDecoder:
         """
         output = mapping(reply, "output")
         message = None if output is None else mapping(output, "message")
+        if message is None and "__type" in reply:
+            # an error that came with the status of a success
+            code = str(reply.get("__type") or "").rpartition("#")[2]
+            raise error_of_code(code, reply, provider=PROVIDER, streamed=True)
         if message is None:
             raise MalformedResponseError(
                 f"the reply must have a message, but it has {sorted(map(str, reply))}", provider=PROVIDER
@@ -304,7 +308,7 @@ class BedrockDecoder:
         return block
 
     def _start(self, index: int, start: Mapping[str, Any]) -> list[Any]:
-        kind = next((key for key in start if start[key] is not None), None)
+        kind = _member(start)
         if kind == "text":
             # as some gateways begin a text
             text = string(start, "text")
@@ -357,6 +361,8 @@ class BedrockDecoder:
             return ()
         events: list[Any] = []
         for kind, value in delta.items():
+            if value is None:
+                continue
             if kind == "text":
                 text = string(delta, "text")
                 if block.kind is None:
@@ -382,7 +388,7 @@ class BedrockDecoder:
             elif isinstance(value, Mapping):
                 if block.kind is None:
                     block.kind = kind
-                if block.kind == kind and kind not in _BLOCKS:
+                if block.kind == kind:
                     merge(block.data, copied(value), kept=())
         return events
 
@@ -424,7 +430,7 @@ class BedrockDecoder:
             merge(block.data, rest, kept=())
 
     def _whole_block(self, index: int, block: Mapping[str, Any]) -> Iterable[Any]:
-        kind = next(iter(block), None)
+        kind = _member(block)
         place = {"contentBlockIndex": index}
         if kind == "text":
             yield from self.event("contentBlockDelta", {**place, "delta": {"text": block["text"]}})
@@ -527,11 +533,15 @@ class BedrockBytesDecoder:
     def _decoded(self, data: bytes) -> Iterable[Any]:
         decode = self._decoder.event
         for heading, payload in self._frames.feed(data):
-            if heading.kind in ("exception", "error"):
-                raise _reported(heading.kind, heading.name, heading.headers, payload)
+            kind, name = heading.kind, heading.name
+            if kind == "event" and name == "contentBlockDelta":
+                yield from decode(name, from_json(payload, allow_inf_nan=False))
+                continue
+            if kind in ("exception", "error"):
+                raise _reported(kind, name, heading.headers, payload)
             # what an event that is not known holds need not be JSON
-            if heading.name in _EVENTS or is_error_code(heading.name):
-                yield from decode(heading.name, from_json(payload, allow_inf_nan=False))
+            if name in _EVENTS or is_error_code(name):
+                yield from decode(name, from_json(payload, allow_inf_nan=False))
             if self._decoder.complete:
                 return
 
@@ -600,6 +610,11 @@ def _reported(kind: str, name: str, headers: Mapping[str, str], payload: bytes) 
     except ValueError:
         details = payload.decode(errors="replace")
     return error_of_code(name, details, provider=PROVIDER, streamed=True)
+
+
+def _member(union: Mapping[str, Any]) -> str | None:
+    """The member of a union that is set; a gateway may write the others too."""
+    return next((key for key in union if union[key] is not None), None)
 
 
 def _index(payload: Mapping[str, Any]) -> int:

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from contextvars import copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
+from rxloop.errors import describe
+
 __all__ = ("Source", "read_on_thread")
 
 T = TypeVar("T")
@@ -43,12 +45,15 @@ class Source(Protocol[T_co]):
         """Release the connection; called once, whatever came before."""
         ...
 
-    def interrupt(self, thread: int) -> None:
+    def interrupt(self, thread: int) -> bool:
         """
-        Make the call that blocks return, from the event loop; called again until the thread has ended.
+        Make the call that blocks return, and go on with nothing more; called from any thread.
 
         Args:
             thread: the identifier of the thread that reads.
+
+        Returns:
+            Whether that was possible; it is called again until it was, or the thread has ended.
         """
         ...
 
@@ -61,7 +66,7 @@ async def read_on_thread(source: Source[T]) -> AsyncIterator[AsyncIterator[list[
     The thread runs in the caller's context, waits while the most is held for the reader, and wakes the event loop only
     where the reader waits for it. Where lists come less than a millisecond apart, a wake-up would cost more than what
     it brings: there the reader looks once per millisecond. Leaving the context interrupts the source and does not wait
-    for the thread.
+    for the thread; where there is nothing to interrupt yet, another thread tries again, whatever becomes of the loop.
 
     Args:
         source: what blocks.
@@ -176,15 +181,17 @@ class _Reading(Generic[T]):
         self._waiting = None
         if self._paused:
             self._room.release()
-        self._interrupt(_FIRST_INTERRUPT)
+        if not self._ended and self._thread.ident is not None and not self._source.interrupt(self._thread.ident):
+            threading.Thread(target=self._insist, name="rxloop interrupt", daemon=True).start()
 
-    def _interrupt(self, delay: float) -> None:
-        thread = self._thread.ident
-        if self._ended or thread is None:
-            return
-        self._source.interrupt(thread)
-        # it may not have come to what blocks yet
-        self._loop.call_later(delay, self._interrupt, min(2 * delay, _LAST_INTERRUPT))
+    def _insist(self) -> None:
+        """Interrupt until it was possible: the thread may not have come to what blocks yet."""
+        thread, delay = self._thread.ident, _FIRST_INTERRUPT
+        while thread is not None:
+            self._thread.join(delay)
+            if self._ended or self._source.interrupt(thread):
+                return
+            delay = min(2 * delay, _LAST_INTERRUPT)
 
     # the thread's side
 
@@ -194,11 +201,16 @@ class _Reading(Generic[T]):
                 self._pass_on(self._source.open())
         except Exception as error:
             self._error = error
-        # what was read is more than how its connection was closed
-        with contextlib.suppress(Exception):
-            self._source.close()
-        self._ended = True
-        self._wake()
+        except BaseException as error:
+            # nobody else would hear of it: the reader waits
+            self._error = RuntimeError(f"the thread that reads was ended by {describe(error)}")
+            self._error.__cause__ = error
+        finally:
+            # what was read is more than how its connection was closed
+            with contextlib.suppress(BaseException):
+                self._source.close()
+            self._ended = True
+            self._wake()
 
     def _pass_on(self, items: Iterator[T]) -> None:
         self._open = True

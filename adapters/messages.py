@@ -27,7 +27,7 @@ def check_model(model: Any) -> None:
     Raises:
         ConfigurationError: it is not text, or blank.
     """
-    if not isinstance(model, str) or not model.strip():
+    if not isinstance(model, str) or not model.strip() or any("\ud800" <= mark <= "\udfff" for mark in model):
         raise ConfigurationError(f"model must be a non-empty string, but got {model!r}")
 
 
@@ -44,6 +44,9 @@ def check_fields(fields: Mapping[str, Any], *, turns: Iterable[str], clients: It
     Raises:
         ConfigurationError: naming the first field that is not.
     """
+    for name in ("modelId", "model_id", "EndpointName"):
+        if name in fields:
+            raise ConfigurationError(f"{name!r} is called model: give it as model=…")
     for name in turns:
         if name in fields:
             raise ConfigurationError(f"{name!r} is the turn's to send: give it to Turn, not to the adapter")

@@ -13,9 +13,10 @@ from pydantic_core import from_json, to_json
 
 from rxloop.adapters.aws_errors import classify, error_of_code, is_error_code
 from rxloop.adapters.aws_frames import FrameDecoder
-from rxloop.adapters.aws_sdk import call_for_stream, default_client
+from rxloop.adapters.aws_sdk import CLIENTS_OWN, call_for_stream, default_client, prepare
 from rxloop.adapters.base import Adapter
 from rxloop.adapters.http_errors import retry_after
+from rxloop.adapters.messages import check_fields, check_model
 from rxloop.adapters.sagemaker_payloads import (
     PROVIDER,
     AutoPayload,
@@ -33,12 +34,6 @@ __all__ = ("AutoPayload", "PayloadDecoder", "SageMakerAdapter", "inputs_body", "
 _SERVICE = "sagemaker-runtime"
 _OPERATION = "InvokeEndpointWithResponseStream"
 _OWN_MEMBERS = ("Body", "EndpointName")
-_CLIENTS_OWN = (
-    "api_key", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "config", "endpoint_url",
-    "profile_name", "region", "region_name", "verify",
-)  # fmt: skip
-"""What belongs to the client; in a request's body a key would be sent and recorded."""
-
 _CHARACTERS_PER_TOKEN = 4
 _DRAIN_SECONDS = 1.0
 _FORMAT_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
@@ -129,19 +124,16 @@ class SageMakerAdapter(Adapter):
         invocation: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        if not isinstance(model, str) or not model.strip():
-            raise ConfigurationError(f"model must be an endpoint's name, but got {model!r}")
-        for reserved in ("inputs", "messages", "stream", "system"):
-            if reserved in fields:
-                raise ConfigurationError(f"{reserved!r} is the turn's to send: give it to Turn, not to the adapter")
+        check_model(model)
         for unsupported in ("tools", "tool_choice"):
             if unsupported in fields:
                 raise ConfigurationError(f"SageMakerAdapter supports no tools, but got {unsupported!r}")
-        for owned in _CLIENTS_OWN:
-            if owned in fields:
-                raise ConfigurationError(
-                    f'{owned!r} belongs to the client: SageMakerAdapter(boto3.client("{_SERVICE}", {owned}=…), model=…)'
-                )
+        check_fields(
+            fields,
+            turns=("inputs", "messages", "stream", "system"),
+            clients=CLIENTS_OWN,
+            example=f'SageMakerAdapter(boto3.client("{_SERVICE}", {{}}), model=…)',
+        )
         for name, function in (("body", body), ("payload", payload)):
             if function is None:
                 raise ConfigurationError(f"{name} must be a function, but got None")
@@ -154,11 +146,18 @@ class SageMakerAdapter(Adapter):
         self.client = default_client(_SERVICE) if client is None else client
         if not hasattr(self.client, "invoke_endpoint_with_response_stream") or not hasattr(self.client, "meta"):
             raise ConfigurationError(f'client must be boto3.client("{_SERVICE}"), but got {type(self.client).__name__}')
+        prepare(self.client, _SERVICE, "InvokeEndpointWithResponseStream")
         self._invocation = {"ContentType": "application/json", **_checked(self.client, invocation)}
         self._as_bytes = True
 
     async def aclose(self) -> None:
         """Close the client, if the adapter made it."""
+        if self._owns_client:
+            self.client.close()
+
+    def close(self) -> None:
+        """Close the client from synchronous code, if the adapter made it."""
+        super().close()
         if self._owns_client:
             self.client.close()
 
@@ -204,7 +203,7 @@ class SageMakerAdapter(Adapter):
         call = partial(
             self.client.invoke_endpoint_with_response_stream, EndpointName=self.model, Body=body, **self._invocation
         )
-        async with call_for_stream(call, "Body", as_bytes=self._as_bytes) as stream:
+        async with call_for_stream(lambda _: call(), "Body", as_bytes=self._as_bytes) as stream:
             frames = FrameDecoder(PROVIDER)
             async for chunk in stream.chunks:
                 for part in _parts_of_bytes(frames, chunk) if stream.is_bytes else _parts_of_events(chunk):

@@ -69,7 +69,7 @@ def partial_output(model: type[T], *, native: bool = False) -> Callable[[Observa
                         text += event.arguments
                         look()
                 elif kind is ToolCallReceived:
-                    if event.call_id == call_id and not text and isinstance(event.arguments, dict):
+                    if event.call_id == call_id and not text:
                         from pydantic_core import to_json
 
                         text = to_json(event.arguments).decode()

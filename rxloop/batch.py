@@ -220,7 +220,7 @@ class Batch(abc.DisposableBase):
         if self._disposed:
             return
         if error is not None:
-            output = None
+            output, error = None, _encodable(error)
         result = ToolResult(call.call_id, call.name, output, error, permanently_failed, seconds)
         self._results[index] = result
         if self._journal is not None:

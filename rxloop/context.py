@@ -81,4 +81,8 @@ def _estimate(step: Step) -> int:
         item if isinstance(item, dict) else [getattr(item, "description", ""), getattr(item, "schema", {})]
         for item in step.tools
     ]
-    return estimated_tokens([step.system or "", declared, list(step.conversation)])
+    try:
+        return estimated_tokens([step.system or "", declared, list(step.conversation)])
+    except RecursionError:
+        # what is nested too deeply to be counted cannot be sent: its adapter says so
+        return 0

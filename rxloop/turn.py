@@ -70,7 +70,7 @@ class Turn(Observable[TurnEvent]):
         conversation: what was said before, as an earlier result has it.
         max_steps: how many requests the turn may make; the adapter's default (16) if not given.
         renew: asked when the cap is reached; a strictly larger whole number, or a `Renewal` with a message to the
-            model, raises it.
+            model, raises it. Where the last step is kept for a coercive output, it is asked before that step.
         retry: how often and how long to wait before content; twice, from 1 s, by default.
         limits: the clocks and the budget of tokens; none by default.
         stop: ends the turn gracefully: an observable's first value, an ``asyncio.Event``, an awaitable.

@@ -133,7 +133,8 @@ class TestGenerate:
         assert "[tool] clock -> error: the tool failed: ValueError: unknown time zone: 'Nowhere/Else' (" in err
         assert "[usage] 20 tokens in, 10 out" in err
         sent = server.messages[0]
-        assert (sent["model"], sent["system"], sent["max_tokens"]) == ("claude-sonnet-5-5", "Be brief.", 8192)
+        assert (sent["model"], sent["max_tokens"]) == ("claude-sonnet-5-5", 8192)
+        assert sent["system"][0]["text"] == "Be brief."
         assert [tool["name"] for tool in sent["tools"]] == ["calculator", "clock"]
 
     def test_json_and_options(self, run: Run, server: AnthropicServer) -> None:

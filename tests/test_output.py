@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import pickle
+import sys
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
@@ -343,6 +345,15 @@ def local_class() -> type:
 def test_what_cannot_work_is_said_at_once(make: Callable[[], Output], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         make()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic reads both there")
+def test_a_typed_dict_of_the_wrong_module_is_told_the_right_one() -> None:
+    class Titled(typing.TypedDict):
+        title: str
+
+    with pytest.raises(ConfigurationError, match=r"has none: Please use `typing_extensions\.TypedDict` instead of"):
+        Output(Titled)
 
 
 def test_a_json_schema_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -421,6 +421,18 @@ async def test_corrections_end(name: str, retries: int) -> None:
 
 
 @pytest.mark.asyncio
+async def test_corrections_have_a_budget_of_their_own() -> None:
+    """They are no pauses, of which a turn takes some and no more."""
+    async with wired("anthropic") as wire:
+        for number in range(12):
+            wire.reply(Call("final_result", WRONG, f"call_{number}"))
+        wire.reply(RIGHT)
+        recorder = await run(wire.adapter, output=Output(City, retries=12))
+    assert recorder.finished.output == City(name="Rome", people=3)
+    assert recorder.finished.steps == 13
+
+
+@pytest.mark.asyncio
 @every_provider
 async def test_at_the_cap_nothing_is_corrected(name: str) -> None:
     async with wired(name) as wire:

@@ -61,6 +61,9 @@ _ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
 _CANONICAL = re.compile(r"(The Canonical String for this request)(?:[^\"\\]|\\.)*")
 """With it AWS quotes the headers of a request whose signature does not fit, the session's token among them."""
 
+_AUTHORIZATION = re.compile(r'(?i)"(?:[^"\\]|\\.)*authorization header(?:[^"\\]|\\.)*"')
+"""So it quotes a header that it cannot read."""
+
 _CREDENTIALS_HOST = re.compile(
     r"169\.254\.\d+\.\d+|fd00:ec2::[\da-f]+|[\w-]+\.signin\.aws\.amazon\.com"
     r"|(?:sts|oidc|portal\.sso)(?:[.-][\w.-]+)?\.amazonaws\.com(?:\.cn)?"
@@ -320,7 +323,7 @@ def _scrubbed(body: Any) -> Any:
             return body
     if not isinstance(body, str):
         return body
-    body = _CANONICAL.sub(r"\1: recorded", _ARN.sub(_public_arn, _ACCESS_KEY_ID.sub("recorded", body)))
+    body = _of_aws(body)
     return _ID.sub(_digest, _STRING_FIELD.sub(_public_field, body))
 
 
@@ -330,8 +333,14 @@ def _scrubbed_frame(headers: bytes, payload: bytes) -> bytes | None:
         text = payload.decode()
     except UnicodeDecodeError:
         return None
-    public = _ARN.sub(_public_arn, text)
+    public = _of_aws(text)
     return None if public == text else frame(headers, public.encode())
+
+
+def _of_aws(text: str) -> str:
+    """A text without what AWS says of accounts and credentials."""
+    public = _ARN.sub(_public_arn, _ACCESS_KEY_ID.sub("recorded", text))
+    return _AUTHORIZATION.sub('"recorded: the Authorization header"', _CANONICAL.sub(r"\1: recorded", public))
 
 
 def _public_arn(found: re.Match[str]) -> str:

@@ -197,6 +197,13 @@ def test_text_may_have_a_start_or_none() -> None:
         raw_block({"text": ""}, {"text": "It is 5."}),
         raw_block({"text": "It "}, {"text": "is 5."}),
         raw_block({"text": None}, {"text": "It is 5."}),
+        raw_block(
+            {"toolResult": None, "text": None},
+            dict.fromkeys(("citation", "toolUse", "image"), None) | {"text": "It is 5."},
+        ),
+        raw_block(
+            None, {"text": None}, dict.fromkeys(("reasoningContent", "toolResult", "odd"), None), {"text": "It is 5."}
+        ),
     ):
         events, result = decode(message(block))
         assert all(type(one) is TextDelta and one.text for one in events), "an empty delta makes no event"
@@ -257,6 +264,10 @@ def test_an_index_that_is_used_again_loses_nothing() -> None:
     assert decode(events) == expected
     unstopped = [one for one in events if "contentBlockStop" not in one]
     assert decode(unstopped)[1] == expected[1]
+    decoder = BedrockDecoder()
+    for one in (call(0), call(0, toolUseId="2")):
+        list(decoder.feed(one))
+    assert [called.call_id for called in decoder.draft().tool_calls] == ["1"], "the first is over, the second is not"
 
 
 def test_a_block_whose_end_never_came_ends_with_the_message() -> None:
@@ -293,6 +304,9 @@ def test_nothing_follows_the_end_of_an_answer() -> None:
         assert (decoded, result.message, result.text) == (expected[0], expected[1].message, "5")
         assert result.tool_calls == expected[1].tool_calls
         assert result.raw_stop_reason == "tool_use"
+    # but what the provider says of it counts
+    with pytest.raises(ServerError):
+        decode([*events, stopped, {"internalServerException": {"message": "late"}}])
 
 
 # what is sent again
@@ -452,6 +466,9 @@ def test_unknown_blocks_are_kept_and_unknown_deltas_of_known_ones_left_out() -> 
     assert result.message["content"][0] == {
         "hologram": {"shade": "xy", "level": 2, "marks": ["a", "b"], "depth": {"z": 1}}
     }
+    assert content_of(raw_block(None, {"hologram": {"shade": "x"}}, {"hologram": {"shade": "y"}}), text("5"))[0] == {
+        "hologram": {"shade": "xy"}
+    }
     noise: list[Event] = [{"odd": {"text": "x"}}, {"odd": "x"}, {"image": {"source": {"bytes": blob(PNG)}}}, {}]
     for block in (text("5"), tool_use("f", {"a": 1}, id="1"), reasoning("hm")):
         noisy = Block(block.start, (*block.deltas, *noise))
@@ -488,7 +505,8 @@ def test_unknown_starts_and_events_are_no_fault() -> None:
 def test_no_arguments_are_an_empty_object() -> None:
     for inputs in ((), ("",), ("", ""), (None,), (" ", "\n")):
         deltas = [{"toolUse": {"input": value}} for value in inputs]
-        events, result = decode(message(raw_block({"toolUse": {"toolUseId": "1", "name": "f"}}, *deltas)))
+        first: Event = {} if inputs else {"input": ""}
+        events, result = decode(message(raw_block({"toolUse": {"toolUseId": "1", "name": "f", **first}}, *deltas)))
         assert [one for one in events if type(one) is not ToolCallDelta] == [
             ToolCallStarted(0, "1", "f"),
             ToolCallReceived(0, "1", "f", {}),
@@ -631,7 +649,13 @@ def test_every_stop_reason_of_the_sdk_is_known(adapter: BedrockAdapter) -> None:
 
 def test_an_answer_without_its_usage_is_an_answer() -> None:
     *events, stopped, metadata = message(text("5"))
-    _, result = decode([*events, stopped])
+    decoder = BedrockDecoder()
+    for one in events:
+        list(decoder.feed(one))
+    assert decoder.draft().warnings == (), "it may still come"
+    list(decoder.feed(stopped))
+    (result,) = decoder.close()
+    assert decoder.complete
     assert (result.text, result.finish_reason, result.usage) == ("5", "stop", Usage())
     (warning,) = result.warnings
     assert "usage" in warning
@@ -710,8 +734,10 @@ def test_an_error_inside_the_stream_may_say_anything() -> None:
         with pytest.raises(RateLimitedError) as caught:
             decode_bytes([frame(headers, payload)])
         assert str(caught.value), payload
+    with pytest.raises(RateLimitedError, match="^throttlingException$"):
+        decode_bytes([frame({":message-type": "exception", ":exception-type": "throttlingException"}, b"{}")])
     for headers in ({":message-type": "exception"}, {":message-type": "error"}):
-        with pytest.raises(ServerError):
+        with pytest.raises(ServerError, match="the provider reported an error"):
             decode_bytes([frame(headers, b"{}")])
     with pytest.raises(ContextOverflowError):
         decode_bytes([exception("validationException", "Input is too long for requested model.")])
@@ -772,6 +798,19 @@ def test_half_a_block_is_not_sent_again() -> None:
             assert len(draft.message["content"]) == 2 + textual, events[:count]
 
 
+def test_of_a_broken_reply_reasoning_is_sent_again_only_as_it_was_sealed() -> None:
+    decoder = BedrockDecoder()
+    for one in message(reasoning("a", None), reasoning("b", "s"), redacted(b"x"), text("t"))[:-2]:
+        list(decoder.feed(one))
+    draft = decoder.draft()
+    assert draft.message is not None
+    assert draft.message["content"] == [
+        {"reasoningContent": {"reasoningText": {"text": "b", "signature": "s"}}},
+        {"reasoningContent": {"redactedContent": blob(b"x")}},
+        {"text": "t"},
+    ]
+
+
 # whole replies
 
 
@@ -797,6 +836,8 @@ def test_a_whole_reply_is_the_same_as_a_streamed_one() -> None:
 
 def test_a_whole_reply_may_hold_anything() -> None:
     assert decode_bytes([whole()])[1].message is None
+    nulls = whole({"text": None, "toolUse": None, "image": {"format": "png", "source": {"bytes": blob(PNG)}}})
+    assert decode_bytes([nulls])[1].message == result_of(image(PNG)).message
     odd: Event = {"hologram": {"a": [1]}}
     assert decode_bytes([whole(odd, {"text": "5"})])[1].message == {
         "role": "assistant",
@@ -863,7 +904,6 @@ WRONG: list[list[Event]] = [
     [{"contentBlockDelta": {"contentBlockIndex": 0}}],
     [{"contentBlockDelta": {"contentBlockIndex": 0, "delta": None}}],
     [piece(0, text=5)],
-    [piece(0, text=None)],
     [piece(0, text="a"), piece(0, text=5)],
     [piece(0, text="a"), piece(0, citation="x")],
     [piece(0, reasoningContent="x")],

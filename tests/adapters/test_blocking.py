@@ -57,10 +57,11 @@ class Scripted:
         self.calls.append("close")
         self.closed.set()
 
-    def interrupt(self, thread: int) -> None:
+    def interrupt(self, thread: int) -> bool:
         assert thread in self.threads
         self.calls.append("interrupt")
         self.queue.put(END)
+        return True
 
 
 async def until(condition: Any) -> None:
@@ -182,10 +183,9 @@ async def test_an_interrupt_that_comes_too_early_is_repeated() -> None:
     class Late(Scripted):
         interrupts = 0
 
-        def interrupt(self, thread: int) -> None:
+        def interrupt(self, thread: int) -> bool:
             self.interrupts += 1
-            if reached.is_set():
-                super().interrupt(thread)
+            return reached.is_set() and super().interrupt(thread)
 
     source = Late(ends=False)
     async with read_on_thread(source):

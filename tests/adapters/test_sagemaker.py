@@ -422,8 +422,8 @@ async def test_the_system_prompt_is_text(server: SageMakerServer) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model": ""}, "model must be an endpoint's name, but got ''"),
-        ({"model": None}, "model must be an endpoint's name, but got None"),
+        ({"model": ""}, "model must be a non-empty string, but got ''"),
+        ({"model": None}, "model must be a non-empty string, but got None"),
         ({"messages": []}, "'messages' is the turn's to send"),
         ({"stream": False}, "'stream' is the turn's to send"),
         ({"system": "x"}, "'system' is the turn's to send"),

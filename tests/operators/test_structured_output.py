@@ -303,6 +303,8 @@ def test_text_brings_the_forced_step_forward() -> None:
     assert how(state, 0) == "required"
     made = judged(state, reply(text="It is Rome.", finish_reason="stop"), 0)
     assert (made.resume, made.correction) == (True, REMINDER)
+    assert isinstance(made.failure, InvalidOutputError)
+    assert made.failure.payload == "It is Rome."
     assert how(state, 1) == "forced"
     # it was no correction: that is still to be had
     assert judged(state, reply(final(arguments=WRONG)), 1).resume
@@ -315,11 +317,11 @@ def test_a_model_that_cannot_be_forced_is_told_once() -> None:
         return [*conversation, text]
 
     state = OutputState(Output(City, retries=3), "coercive", 3, remind=remind)
-    steps = [Step(index, []) for index in range(3)]
+    steps = [Step(index, []) for index in range(4)]
     for step in steps:
         state.ask(step)
     sent: list[Any] = [step.conversation for step in steps]
-    assert sent == [[], [], [REMINDER]]
+    assert sent == [[], [], [REMINDER], []]
     # a text was told already
     state = OutputState(Output(City), "coercive", 9, remind=remind)
     judged(state, reply(text="It is Rome.", finish_reason="stop"), 0)

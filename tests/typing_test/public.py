@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, assert_type
 
 import reactivex
+from pydantic import BaseModel
 from reactivex import Observable
+from typing_extensions import TypedDict
 
 import rxloop
 from rxloop import (
@@ -15,8 +18,11 @@ from rxloop import (
     CapReached,
     Channel,
     FinishReason,
+    InvalidOutputError,
     Limits,
+    Output,
     Partial,
+    Reclaim,
     Renewal,
     RetryPolicy,
     RxLoopError,
@@ -42,13 +48,16 @@ from rxloop.adapters.base import Adapter
 from rxloop.events import is_event
 from rxloop.operators import (
     MalformedBudget,
+    OutputState,
     deadline,
+    partial_output,
     retry_before_first_emit,
     retry_malformed_call,
     stall_watchdog,
     step_cap,
     step_deadline,
     stop_on,
+    structured_output,
     text,
     tool_calls,
     tool_dispatch,
@@ -190,11 +199,45 @@ def operators(turn: Turn, found: dict[str, Tool]) -> None:
     ).subscribe(print)
 
 
+class City(BaseModel):
+    name: str
+    people: int = 0
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Movie(TypedDict, total=False):
+    title: str
+
+
+async def outputs(adapter: Adapter) -> None:
+    for kind in (City, Point, Movie, list[int], {"type": "object"}, Output(City, retries=2)):
+        Turn(adapter, "hello", output=kind)
+    output = Output(City, mode="coercive", description="The city.", retries=2)
+    assert_type(output.mode, Literal["auto", "native", "cooperative", "coercive"])
+    assert_type(output.schema, dict[str, Any])
+    turn = Turn(adapter, "hello", tools=[add], output=output, reclaim=Reclaim(window=30_000))
+    result = await turn.result()
+    assert_type(result.output, Any)
+    assert_type(turn.pipe(partial_output(City)), Observable[City])
+    assert_type(turn.pipe(partial_output(Point, native=True)), Observable[Point])
+    assert_type(turn.pipe(partial_output(Movie)), Observable[Movie])
+    async for snapshot in iterate(turn.pipe(partial_output(City))):
+        assert_type(snapshot.people, int)
+    assert_type(turn.pipe(structured_output(OutputState(output, "cooperative", 8), step=1)), Observable[Any])
+    assert_type(turn.pipe(structured_output(None)), Observable[Any])
+
+
 def failures(error: RxLoopError) -> None:
     assert_type(error.partial, Partial | None)
     assert_type(error.retryable, bool)
     if isinstance(error, TimedOutError):
         assert_type(error.clock, Literal["turn", "step", "first_event", "stall", "tool", "transport"])
+    if isinstance(error, InvalidOutputError):
+        assert_type(error.payload, Any)
     assert_type(rxloop.__version__, str)
 
 
@@ -206,3 +249,8 @@ def refused(adapter: Adapter) -> None:
     TextDelta(0, "x").text = "y"  # type: ignore[misc]
     step_cap(3, renew=lambda reached: "4")  # type: ignore[arg-type,return-value]
     deadline(5, clock="lunch")  # type: ignore[arg-type]
+    Output(City, mode="forced")  # type: ignore[arg-type]
+    Output(City, retries="2")  # type: ignore[arg-type]
+    Turn(adapter, "hello", reclaim="never")  # type: ignore[arg-type]
+    partial_output(City, native="yes")  # type: ignore[arg-type]
+    structured_output(Output(City))  # type: ignore[arg-type]
