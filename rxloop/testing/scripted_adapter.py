@@ -1,0 +1,260 @@
+"""A model for tests: it says what a test wrote, and keeps what it was asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+from reactivex import Observable, abc
+from reactivex.disposable import SerialDisposable
+
+from rxloop.adapters.base import Adapter
+from rxloop.clock import scheduler_for
+from rxloop.errors import ConfigurationError, StreamInterruptedError
+from rxloop.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallReceived, ToolCallStarted
+from rxloop.steps import Conversation, FinishReason, Step, StepResult, ToolCall, ToolResult
+from rxloop.usage import Usage
+
+__all__ = ("CallTool", "Said", "ScriptedAdapter", "Think", "Wait", "said")
+
+
+@dataclass(frozen=True, slots=True)
+class Think:
+    """A piece of reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallTool:
+    """
+    A call of a tool.
+
+    Args:
+        name: the tool.
+        arguments: an object; or raw text, which may be no JSON at all.
+        call_id: unique within the turn; made of the step and the call's number if not given.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] | str = field(default_factory=dict)
+    call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Time that passes, in seconds on the turn's scheduler."""
+
+    seconds: float
+
+
+Said: TypeAlias = str | Think | CallTool | Wait | Exception
+"""What a step consists of: text is a string, and an exception ends the attempt with it."""
+
+
+def said(marbles: str, values: Mapping[str, Said] | None = None, *, timespan: float = 0.1) -> list[Said]:
+    """
+    A step written as marbles: each ``-`` is time that passes, ``|`` its end, ``#`` a connection that breaks.
+
+    ``said("--a-b-|", {"a": "Hel", "b": "lo"})`` waits for 0.2 s, says "Hel", 0.1 s later "lo", and ends after another
+    0.1 s. A letter that is not among the values says itself.
+
+    Args:
+        marbles: the line.
+        values: what the letters stand for.
+        timespan: how many seconds a dash is.
+
+    Raises:
+        ConfigurationError: something follows its end.
+    """
+    script: list[Said] = []
+    for position, mark in enumerate(marbles):
+        if mark == "-":
+            script.append(Wait(timespan))
+        elif mark in "|#":
+            if marbles[position + 1 :].strip("- "):
+                raise ConfigurationError(f"nothing may follow the end of a step, but got {marbles!r}")
+            if mark == "#":
+                script.append(StreamInterruptedError("the scripted connection broke", provider="scripted"))
+            break
+        elif mark != " ":
+            script.append((values or {}).get(mark, mark))
+    return script
+
+
+class ScriptedAdapter(Adapter):
+    """
+    An adapter that needs no provider: every attempt of a step says the next of its scripts.
+
+    Its conversation is of messages with ``role`` and ``content``; a reply's calls are in ``calls``, their results in a
+    message of the role ``tool``.
+
+    Args:
+        steps: what each attempt says, in order; `said` makes one of marbles.
+        model: the model's name.
+        usage: what every step counts.
+        finish_reason: of steps without calls.
+
+    Raises:
+        ConfigurationError: a script has something that cannot be said.
+    """
+
+    provider: ClassVar[str] = "scripted"
+
+    def __init__(
+        self,
+        *steps: Iterable[Said],
+        model: str = "scripted",
+        usage: Usage = Usage(10, 5),  # noqa: B008
+        finish_reason: FinishReason = "stop",
+    ) -> None:
+        self.model = model
+        self._scripts = [[step] if isinstance(step, str) else list(step) for step in steps]
+        for number, script in enumerate(self._scripts):
+            for item in script:
+                if not isinstance(item, (str, Think, CallTool, Wait, Exception)):
+                    raise ConfigurationError(
+                        f"a step must say text, Think, CallTool, Wait or an exception, but step {number} has {item!r}"
+                    )
+        self._usage = usage
+        self._finish_reason: FinishReason = finish_reason
+        self._next = 0
+        self.requests: list[Step] = []
+        """What was asked, one step an attempt, as it was then."""
+
+    def assert_complete(self) -> None:
+        """
+        Check that everything scripted was said.
+
+        Raises:
+            AssertionError: some steps were not asked for.
+        """
+        left = len(self._scripts) - self._next
+        if left:
+            raise AssertionError(f"every scripted step must be asked for, but {left} of {len(self._scripts)} were not")
+
+    def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
+        """The conversation with a user's message at its end."""
+        messages = list(conversation)
+        if prompt is None:
+            if not messages:
+                raise ConfigurationError("a turn needs a prompt or a conversation, but got neither")
+            return messages
+        if not prompt:
+            raise ConfigurationError(f"prompt must not be empty, but got {prompt!r}")
+        return [*messages, {"role": "user", "content": prompt}]
+
+    def append(
+        self, conversation: Conversation, result: StepResult, tool_results: Sequence[ToolResult]
+    ) -> list[Mapping[str, Any]]:
+        """The conversation with the reply and, in one message, the results of its calls."""
+        messages = list(conversation)
+        if result.message is None:
+            return messages
+        messages.append(result.message)
+        if tool_results:
+            messages.append({"role": "tool", "content": [item.to_dict() for item in tool_results]})
+        return messages
+
+    def step(self, step: Step) -> Observable[Any]:
+        """The next script."""
+
+        def subscribe(
+            observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None
+        ) -> abc.DisposableBase:
+            self.requests.append(
+                Step(step.index, list(step.conversation), step.system, list(step.tools), output=step.output)
+            )
+            if self._next >= len(self._scripts):
+                raise ConfigurationError(
+                    f"the model was asked {self._next + 1} times, but its script has {len(self._scripts)} step(s)"
+                )
+            script = self._scripts[self._next]
+            self._next += 1
+            speaking = _Speaking(step, script, self._usage, self._finish_reason, observer, scheduler)
+            step.draft = speaking
+            speaking.go_on()
+            return speaking.timer
+
+        return Observable(subscribe)
+
+
+class _Speaking:
+    """One attempt at a step; the draft of its reply."""
+
+    def __init__(
+        self,
+        step: Step,
+        script: Sequence[Said],
+        usage: Usage,
+        finish_reason: FinishReason,
+        observer: abc.ObserverBase[Any],
+        scheduler: abc.SchedulerBase | None,
+    ) -> None:
+        self._step = step.index
+        self._script = script
+        self._usage = usage
+        self._finish_reason = finish_reason
+        self._observer = observer
+        self._scheduler = scheduler
+        self._position = 0
+        self._text = ""
+        self._calls: list[ToolCall] = []
+        self._ended = False
+        self.timer = SerialDisposable()
+
+    def go_on(self, *_: Any) -> None:
+        """Say everything up to the next wait."""
+        while self._position < len(self._script):
+            if self.timer.is_disposed:
+                return
+            item = self._script[self._position]
+            self._position += 1
+            if isinstance(item, Wait):
+                timers = scheduler_for(self._scheduler)
+                self.timer.disposable = timers.schedule_relative(item.seconds, self.go_on)
+                return
+            if isinstance(item, Exception):
+                self._observer.on_error(item)
+                return
+            self._say(item)
+        if self.timer.is_disposed:
+            return
+        self._ended = True
+        self._observer.on_next(self.draft())
+        self._observer.on_completed()
+
+    def _say(self, item: str | Think | CallTool) -> None:
+        forward = self._observer.on_next
+        if isinstance(item, str):
+            self._text += item
+            forward(TextDelta(self._step, item))
+        elif isinstance(item, Think):
+            forward(ReasoningDelta(self._step, item.text))
+        else:
+            call_id = item.call_id or f"call_{self._step}_{len(self._calls)}"
+            raw = item.arguments if isinstance(item.arguments, str) else json.dumps(item.arguments)
+            arguments = raw if isinstance(item.arguments, str) else dict(item.arguments)
+            self._calls.append(ToolCall(call_id, item.name, arguments))
+            forward(ToolCallStarted(self._step, call_id, item.name))
+            forward(ToolCallDelta(self._step, call_id, raw))
+            forward(ToolCallReceived(self._step, call_id, item.name, arguments))
+
+    def draft(self) -> StepResult:
+        calls = tuple(self._calls)
+        reason: FinishReason = "aborted"
+        if self._ended:
+            reason = "tool-calls" if calls else self._finish_reason
+        message: dict[str, Any] = {"role": "assistant", "content": self._text}
+        if calls:
+            message["calls"] = [call.to_dict() for call in calls]
+        return StepResult(
+            self._text,
+            calls,
+            self._usage if self._ended else Usage(),
+            reason,
+            raw_stop_reason=reason if self._ended else None,
+            message=message if self._text or calls else None,
+        )
