@@ -12,6 +12,7 @@ from reactivex.disposable import SerialDisposable
 
 from rxloop.adapters.base import Adapter
 from rxloop.clock import scheduler_for
+from rxloop.demand import current_demand
 from rxloop.errors import ConfigurationError, StreamInterruptedError
 from rxloop.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallReceived, ToolCallStarted
 from rxloop.steps import Conversation, FinishReason, Step, StepResult, ToolCall, ToolResult
@@ -203,12 +204,16 @@ class _Speaking:
         self._text = ""
         self._calls: list[ToolCall] = []
         self._ended = False
+        self._demand = current_demand()
         self.timer = SerialDisposable()
 
     def go_on(self, *_: Any) -> None:
         """Say everything up to the next wait."""
         while self._position < len(self._script):
             if self.timer.is_disposed:
+                return
+            if self._demand is not None and self._demand.closed:
+                self._demand.when_open(self.go_on)
                 return
             item = self._script[self._position]
             self._position += 1

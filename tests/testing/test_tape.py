@@ -5,10 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reactivex.subject import Subject
 from reactivex.testing import ReactiveTest, TestScheduler
 
-from rxloop import ConfigurationError, TextDelta, TurnEvent, UnknownEvent, iterate
-from rxloop.testing import replay_tape
+from rxloop import (
+    ConfigurationError,
+    RateLimitedError,
+    RetryPolicy,
+    RxLoopError,
+    TextDelta,
+    TimedOutError,
+    Turn,
+    TurnEvent,
+    UnknownEvent,
+    event_from_dict,
+    iterate,
+)
+from rxloop.testing import ScriptedAdapter, record_tape, replay_tape
 
 on_next, on_completed = ReactiveTest.on_next, ReactiveTest.on_completed
 
@@ -131,3 +144,115 @@ def test_a_wait_is_never_longer_than_a_timer_takes(tmp_path: Path) -> None:
 def test_a_speed_that_breaks_its_rule(path: Path, speed: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"speed must be >= 0, but got"):
         replay_tape(path, speed=speed)
+
+
+# recording
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def scripted(*steps: Any) -> Turn:
+    return Turn(ScriptedAdapter(*steps), "hello", retry=RetryPolicy(retries=0), turn_id="t")
+
+
+@pytest.mark.asyncio
+async def test_what_is_recorded_is_played_again(tmp_path: Path) -> None:
+    path = tmp_path / "tape.jsonl"
+    live = [event async for event in iterate(record_tape(scripted(["Grüße, ", "all."]), path))]
+    assert lines(path)[0] == {"type": "tape", "version": 1, "time": 0.0}
+    assert [event_from_dict(line) for line in lines(path)[1:]] == live
+    assert [event async for event in iterate(replay_tape(path))] == live
+
+
+def test_times_are_those_of_the_scheduler(tmp_path: Path) -> None:
+    path = tmp_path / "tape.jsonl"
+    scheduler = TestScheduler()
+    source = scheduler.create_cold_observable(on_next(20, A), on_next(50, B), on_completed(60))
+    results = scheduler.start(lambda: record_tape(source, path))
+    assert results.messages == [on_next(220, A), on_next(250, B), on_completed(260)]
+    assert [line["time"] for line in lines(path)] == [0.0, 20.0, 50.0]
+    again = TestScheduler()
+    assert again.start(lambda: replay_tape(path, speed=1)).messages == [
+        on_next(220, A),
+        on_next(250, B),
+        on_completed(250),
+    ]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "error", [RateLimitedError("slow down", status=429), TimedOutError("silent", clock="stall"), ValueError("odd")]
+)
+async def test_a_failure_is_played_again(tmp_path: Path, error: Exception) -> None:
+    path = tmp_path / "tape.jsonl"
+    with pytest.raises(type(error)):
+        async for _ in iterate(record_tape(scripted(["so ", error]), path)):
+            pass
+    seen: list[TurnEvent] = []
+    failures: list[Exception] = []
+    replay_tape(path).subscribe(seen.append, failures.append)
+    [caught] = failures
+    assert [event.type for event in seen] == ["turn_started", "step_started", "text_delta"]
+    if isinstance(error, RxLoopError):
+        assert type(caught) is type(error)
+        assert isinstance(caught, RxLoopError)
+        assert caught.to_dict() == error.to_dict()
+    else:
+        assert str(caught) == "ValueError: odd"
+
+
+def test_every_event_is_on_the_disk_before_it_is_passed_on(tmp_path: Path) -> None:
+    """So that a crash leaves a tape up to it; a line that it cut off is left out."""
+    path = tmp_path / "tape.jsonl"
+    source: Subject[TurnEvent] = Subject()
+    counts: list[int] = []
+    subscription = record_tape(source, path, scheduler=TestScheduler()).subscribe(
+        lambda event: counts.append(len(lines(path)))
+    )
+    source.on_next(A)
+    source.on_next(B)
+    assert counts == [2, 3]
+    subscription.dispose()
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"type":"text_delta","st')
+    seen: list[TurnEvent] = []
+    replay_tape(path).subscribe(seen.append)
+    assert seen == [A, B]
+
+
+def test_a_path_is_recorded_by_one_subscription_at_a_time(tmp_path: Path) -> None:
+    errors: list[Exception] = []
+    recorded = record_tape(Subject(), tmp_path / "tape.jsonl", scheduler=TestScheduler())
+    first = recorded.subscribe()
+    recorded.subscribe(on_error=errors.append)
+    assert isinstance(errors[0], ConfigurationError)
+    assert "another subscription" in str(errors[0])
+    first.dispose()
+    recorded.subscribe(on_error=errors.append).dispose()
+    assert len(errors) == 1
+
+
+def test_a_tape_that_cannot_be_written(tmp_path: Path) -> None:
+    errors: list[Exception] = []
+    record_tape(Subject(), tmp_path / "missing" / "tape.jsonl", scheduler=TestScheduler()).subscribe(
+        on_error=errors.append
+    )
+    assert isinstance(errors[0], ConfigurationError)
+
+
+@pytest.mark.parametrize("version", [2, "1", None])
+def test_a_tape_of_a_later_version_is_refused(tmp_path: Path, version: Any) -> None:
+    path = write(tmp_path / "tape.jsonl", {"type": "tape", "version": version}, A.to_dict())
+    with pytest.raises(ConfigurationError, match="the version of a tape must be 1"):
+        replay_tape(path)
+
+
+@pytest.mark.asyncio
+async def test_a_tape_is_small(tmp_path: Path) -> None:
+    path = tmp_path / "tape.jsonl"
+    async for _ in iterate(record_tape(scripted(["word "] * 1000), path)):
+        pass
+    # the piece of text itself included
+    assert path.stat().st_size / len(lines(path)) < 70
