@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -150,11 +151,16 @@ def _match(parts: list[tuple[str | _Group, str]], line: str) -> tuple[int, str |
                 return position, _named(part)
             position += 1
         if times != "1":
-            # as many as leave what follows its own
-            following = sum(1 for later, often in parts[index + 1 :] if later == part and often != "*")
+            # as many as leave their own to the same that follow at once
+            following = _following(parts[index + 1 :], part)
             while line[position : position + 1] == part and _run(line, position, part) > following:
                 position += 1
     return position, None if position == len(line) else "the end"
+
+
+def _following(parts: list[tuple[str | _Group, str]], marble: str) -> int:
+    same = itertools.takewhile(lambda part: part[0] == marble, parts)
+    return sum(1 for _, often in same if often != "*")
 
 
 def _run(line: str, position: int, marble: str) -> int:

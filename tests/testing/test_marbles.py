@@ -55,6 +55,8 @@ def test_every_event_has_a_marble_of_its_own() -> None:
         "T S r+ t+ c a+ C F u <+ >+ S t+ t F u |",
         "T S ~* r* t+ c a* C F u < > S r* t+ F u |",
         "T S r t c a C F u (><) S (tttt) F u |",
+        "T S r* t* c* a* C F u < > S t* F u |",
+        "T S r t c a C F u < > S t* t+ t F u |",
     ],
 )
 async def test_what_fits(expected: str) -> None:
