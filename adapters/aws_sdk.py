@@ -265,14 +265,14 @@ def _items_of(items: Iterator[Any]) -> Iterator[Any]:
 
 def _release(error: Exception) -> None:
     """
-    Empty the SDK's frames on an error's traceback.
+    Empty the SDK's frames on an error's traceback, and those here that hand its response on.
 
     They hold the response, with it the connection, and the request with its credentials, all for as long as the error
     is kept.
     """
     for cause in causes(error):
         for frame, _ in walk_tb(cause.__traceback__):
-            if frame.f_globals.get("__name__", "").startswith(("botocore.", "urllib3.")):
+            if frame.f_globals.get("__name__", "").startswith(("botocore.", "urllib3.", __name__)):
                 # one that runs still, further out, is left
                 with suppress(RuntimeError):
                     frame.clear()
