@@ -41,6 +41,9 @@ def _answer(request: Request) -> Reply:
         writes = [b"It is ", b"5."] if "inputs" in body else sagemaker.openai("It is 5.")
         return Reply(200, {"content-type": eventstream.CONTENT_TYPE}, sagemaker.payload(writes))
     answered = "tool_result" in str(body["messages"][-1])
+    if answered and any(item["name"] == "final_result" for item in body["tools"]):
+        final = tool_use("final_result", {"terms": [2, 3], "total": 5})
+        return Reply(200, {"content-type": "text/event-stream"}, message(final))
     called = [tool_use("add", {"a": 2, "b": 3})] if body.get("tools") and not answered else [text("It is 5.")]
     return Reply(200, {"content-type": "text/event-stream"}, message(*called))
 
@@ -90,6 +93,8 @@ def test_a_block_of_the_readme_runs(number: int, tmp_path: Path) -> None:
         printed = _run(CREDENTIALS * ("genai" in BLOCKS[number]) + BLOCKS[number], tmp_path, environment)
     if "ToolFinished" in BLOCKS[number]:
         assert "[add → 5]\nIt is 5." in printed
+    if "partial_output" in BLOCKS[number]:
+        assert printed.endswith('5 {"terms": [2, 3], "total": 5}\n')
     if "GeminiAdapter" in BLOCKS[number]:
         assert printed == "It is 5.\n" * 4
     if "SageMakerAdapter" in BLOCKS[number]:
