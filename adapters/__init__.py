@@ -9,18 +9,34 @@ if TYPE_CHECKING:
     from rxloop.adapters.anthropic import AnthropicAdapter
     from rxloop.adapters.bedrock import BedrockAdapter
     from rxloop.adapters.gemini import GeminiAdapter
-    from rxloop.adapters.sagemaker import SageMakerAdapter
+    from rxloop.adapters.sagemaker import SageMakerAdapter, inputs_body, messages_body
+    from rxloop.adapters.sagemaker_payloads import AutoPayload, PayloadDecoder
     from rxloop.adapters.text_stream import StreamRequest, TextStream
 
-__all__ = ("AnthropicAdapter", "BedrockAdapter", "GeminiAdapter", "SageMakerAdapter", "StreamRequest", "TextStream")
+__all__ = (
+    "AnthropicAdapter",
+    "AutoPayload",
+    "BedrockAdapter",
+    "GeminiAdapter",
+    "PayloadDecoder",
+    "SageMakerAdapter",
+    "StreamRequest",
+    "TextStream",
+    "inputs_body",
+    "messages_body",
+)
 
 _MODULES = {
     "AnthropicAdapter": "anthropic",
+    "AutoPayload": "sagemaker_payloads",
     "BedrockAdapter": "bedrock",
     "GeminiAdapter": "gemini",
+    "PayloadDecoder": "sagemaker_payloads",
     "SageMakerAdapter": "sagemaker",
     "StreamRequest": "text_stream",
     "TextStream": "text_stream",
+    "inputs_body": "sagemaker",
+    "messages_body": "sagemaker",
 }
 
 

@@ -106,7 +106,7 @@ def _known(error: Exception) -> RxLoopError | None:
         details = body.get("error")
         details = details if isinstance(details, Mapping) else {}
         # an error inside a stream comes with the status of its beginning
-        status = error.status_code if error.status_code >= 400 else None
+        status = error.status_code if error.status_code >= 300 else None
         message = details.get("message") or body.get("message") or (error.message if status else None)
         delay = retry_after(error.response.headers)
         found = error_of_type({**details, "message": message}, status=status, delay=delay)

@@ -52,7 +52,7 @@ Frame: TypeAlias = tuple[Heading, bytes]
 
 class FrameDecoder:
     """
-    A pure decoder: bytes in, cut anywhere, whole frames out. Both checksums of every frame are checked.
+    A pure decoder: bytes in, cut anywhere, whole frames out. Every frame's checksum is checked.
 
     Args:
         provider: the name that errors carry.

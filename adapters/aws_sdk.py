@@ -44,7 +44,7 @@ class Reply:
     An open reply.
 
     Args:
-        response: what the SDK's call returned.
+        response: what the SDK's call returned, without the stream.
         chunks: the body's bytes as they arrive, or lists of the SDK's public events.
         is_bytes: which of the two it is.
     """
@@ -200,13 +200,15 @@ class _EventStream:
         # the thread has a context of its own
         _source.set(self)
         try:
-            self.response = self._call(self.mark)
+            response = self._call(self.mark)
         except Exception as error:
             _release(error)
             if isinstance(error, _FORMAT_ERRORS) and _is_parsers(error):
                 raise _unreadable(error) from error
             raise
-        self._stream = self.response[self._member]
+        self._stream = response[self._member]
+        # what is kept of it keeps no connection
+        self.response = {name: value for name, value in response.items() if name != self._member}
         raw = _raw_stream(self._stream) if self.as_bytes else None
         if raw is None:
             return _items_of(iter(self._stream))
@@ -216,7 +218,7 @@ class _EventStream:
 
     def close(self) -> None:
         # the client's connections live as long as anything of a reply does
-        stream, self._stream, self._raw, self.response = self._stream, None, None, {}
+        stream, self._stream, self._raw = self._stream, None, None
         if stream is not None:
             # it refers to itself, and would be there until the garbage is collected
             generator = getattr(stream, "_event_generator", None)
@@ -265,14 +267,14 @@ def _items_of(items: Iterator[Any]) -> Iterator[Any]:
 
 def _release(error: Exception) -> None:
     """
-    Empty the SDK's frames on an error's traceback.
+    Empty the SDK's frames on an error's traceback, and those here that hand its response on.
 
     They hold the response, with it the connection, and the request with its credentials, all for as long as the error
     is kept.
     """
     for cause in causes(error):
         for frame, _ in walk_tb(cause.__traceback__):
-            if frame.f_globals.get("__name__", "").startswith(("botocore.", "urllib3.")):
+            if frame.f_globals.get("__name__", "").startswith(("botocore.", "urllib3.", __name__)):
                 # one that runs still, further out, is left
                 with suppress(RuntimeError):
                     frame.clear()

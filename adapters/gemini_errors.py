@@ -97,7 +97,7 @@ def _known(error: Exception) -> RxLoopError | None:
 
     if isinstance(error, errors.APIError):
         headers = getattr(error.response, "headers", None) or {}
-        status = error.code if isinstance(error.code, int) and error.code >= 400 else None
+        status = error.code if isinstance(error.code, int) and error.code >= 300 else None
         return error_of_body(error.details, status=status, delay=retry_after(headers))
     if isinstance(error, errors.UnknownApiResponseError):
         return MalformedResponseError(f"the reply is not JSON: {error}"[:_LONGEST], provider=_PROVIDER)

@@ -63,11 +63,13 @@ def error_for_status(
     """
     The error of a status code, where the provider's body says nothing better.
 
-    408, 409, 429 and everything from 500 on may succeed later. Without a status, as for an error of an unknown type
-    inside a stream, it is the server's.
+    408, 409, 429 and everything from 500 on may succeed later; a redirection is the same again every time. Without a
+    status, as for an error of an unknown type inside a stream, it is the server's.
     """
     if status is None:
         return ServerError(message, provider=provider, retry_after=retry_after)
+    if 300 <= status < 400:
+        message = f"the endpoint redirects with {status}, which is not followed: {message}"
     cls = _STATUSES.get(status) or (ServerError if status >= 500 else InvalidRequestError)
     return cls(
         message,

@@ -17,6 +17,7 @@ _DECODED = frozenset(
 )  # fmt: skip
 """What constrained decoding knows. Of the rest the model is told, and the answer is validated anyway."""
 
+_MIN_ITEMS = (("minItems", 0), ("minItems", 1))
 _FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
 _LEFT_OUT = frozenset(
     ("$comment", "$id", "$schema", "additionalProperties", "deprecated", "discriminator", "examples", "readOnly",
@@ -61,7 +62,7 @@ def closed_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
                 kept[key] = value
             elif key not in _LEFT_OUT:
                 told.append(f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}")
-        kept = _with_parts(kept, lambda part: closed(part, inside), closed)
+        kept = _with_parts(kept, lambda part: closed(part, inside))
         if node.get("type") == "object" or "properties" in node:
             kept["additionalProperties"] = False
         if told:
@@ -70,9 +71,6 @@ def closed_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
     whole: dict[str, Any] = closed(schema)
     return whole
-
-
-_MIN_ITEMS = (("minItems", 0), ("minItems", 1))
 
 
 def gemini_output_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +94,7 @@ def gemini_output_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         kept = {key: value for key, value in node.items() if key != "const"}
         if isinstance(node.get("const"), (str, int, float)) and not isinstance(node["const"], bool):
             kept["enum"] = [node["const"]]
-        return _with_parts(kept, lambda part: accepted(part, inside), accepted)
+        return _with_parts(kept, lambda part: accepted(part, inside))
 
     whole: dict[str, Any] = accepted(schema)
     return whole
@@ -156,15 +154,12 @@ def _alone(node: Mapping[str, Any], defined: Mapping[str, Any], inside: _Inside)
     return node, inside
 
 
-def _with_parts(
-    node: Mapping[str, Any], change: Callable[[Any], Any], change_definition: Callable[[Any], Any]
-) -> dict[str, Any]:
+def _with_parts(node: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
     """The node with the schemas in it changed."""
     changed = dict(node)
     for key, value in node.items():
         if key in _MAPS and isinstance(value, Mapping):
-            each = change_definition if key in _DEFINITIONS else change
-            changed[key] = {name: each(item) for name, item in value.items()}
+            changed[key] = {name: change(item) for name, item in value.items()}
         elif key in (*_LISTS, "prefixItems") and isinstance(value, list):
             changed[key] = [change(item) for item in value]
         elif key == "items":

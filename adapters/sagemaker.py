@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import fields as fields_of
 from functools import partial
 from typing import Any, ClassVar
 
@@ -23,8 +24,10 @@ from rxloop.adapters.sagemaker_payloads import (
     PayloadDecoder,
     error_of_document,
     finish_reason_of,
+    whole_or_none,
 )
 from rxloop.adapters.text_stream import StreamRequest, TextStream
+from rxloop.adapters.wire_values import copied
 from rxloop.checks import function_or_none, instance
 from rxloop.errors import ConfigurationError, MalformedResponseError, RxLoopError, describe
 from rxloop.usage import Usage
@@ -36,6 +39,8 @@ _OPERATION = "InvokeEndpointWithResponseStream"
 _OWN_MEMBERS = ("Body", "EndpointName")
 _CHARACTERS_PER_TOKEN = 4
 _DRAIN_SECONDS = 1.0
+_DECODERS_OWN = ("close", "complete", "feed", "raw_stop_reason", "raw_usage", "usage")
+_FIGURES = tuple(field.name for field in fields_of(Usage))
 _FORMAT_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
@@ -138,6 +143,11 @@ class SageMakerAdapter(Adapter):
             if function is None:
                 raise ConfigurationError(f"{name} must be a function, but got None")
             function_or_none(name, function)
+        for name, value in fields.items():
+            try:
+                copied(value)
+            except ValueError as error:
+                raise ConfigurationError(f"the field {name!r} cannot be sent: {error}") from error
         self.model = model
         self._body = body
         self._payload = payload
@@ -166,6 +176,11 @@ class SageMakerAdapter(Adapter):
         if request.system is not None and not isinstance(request.system, str):
             raise ConfigurationError(f"system must be text, but got {request.system!r:.200}")
         body, payload = self._encoded(request), self._payload()
+        for name in _DECODERS_OWN:
+            if not hasattr(payload, name):
+                raise ConfigurationError(
+                    f"payload must make a PayloadDecoder, but {type(payload).__name__} has no {name!r}"
+                )
         reply = _Reply(request, payload)
         return TextStream(
             self._text(body, reply),
@@ -192,7 +207,7 @@ class SageMakerAdapter(Adapter):
         if not isinstance(body, Mapping):
             raise ConfigurationError(f"body must return a mapping, text or bytes, but got {body!r:.200}")
         try:
-            return to_json(body)
+            return to_json(copied(body))
         except ValueError as error:
             raise ConfigurationError(
                 f"a request must have a JSON form, but this one has none: {describe(error)}", provider=PROVIDER
@@ -207,7 +222,7 @@ class SageMakerAdapter(Adapter):
             frames = FrameDecoder(PROVIDER)
             async for chunk in stream.chunks:
                 for part in _parts_of_bytes(frames, chunk) if stream.is_bytes else _parts_of_events(chunk):
-                    for piece in _decoded(payload.feed, part):
+                    for piece in _decoded(payload, partial(payload.feed, part)):
                         reply.characters += len(piece)
                         yield piece
                     if payload.complete:
@@ -223,7 +238,7 @@ class SageMakerAdapter(Adapter):
             else:
                 if payload.raw_stop_reason is None:
                     frames.close()
-                for piece in _decoded(lambda _: payload.close(), b""):
+                for piece in _decoded(payload, payload.close):
                     reply.characters += len(piece)
                     yield piece
         reply.settle()
@@ -240,8 +255,12 @@ class _Reply:
 
     def settle(self) -> None:
         """The reply is whole: note what the container left out."""
+        self._counted()
         if self.payload.raw_stop_reason is None:
             self.warnings.append("the container did not tell why the reply ended: finish_reason is other")
+        for name, value in self.payload.usage.items():
+            if whole_or_none(value) is None:
+                self.warnings.append(f"{name} must be a whole number >= 0, but got {value!r:.100}: it is left out")
         if estimated := self._estimated():
             names = " and ".join(estimated)
             self.warnings.append(
@@ -249,19 +268,32 @@ class _Reply:
             )
 
     def usage(self) -> Usage:
-        return Usage(**{**self._estimated(), **self.payload.usage})
+        return Usage(**{**self._estimated(), **self._counted()})
 
     def raw_usage(self) -> dict[str, Any]:
-        estimated = {"estimated": True, **self._estimated()} if self._estimated() else {}
-        return {**self.payload.raw_usage, **estimated}
+        estimated = self._estimated()
+        instance(f"raw_usage of {type(self.payload).__name__}", self.payload.raw_usage, Mapping)
+        return {**self.payload.raw_usage, **({"estimated": True, **estimated} if estimated else {})}
+
+    def _counted(self) -> dict[str, int]:
+        """The figures that are some."""
+        decoder = type(self.payload).__name__
+        told: Any = self.payload.usage
+        instance(f"usage of {decoder}", told, Mapping)
+        for name in told:
+            if name not in _FIGURES:
+                raise ConfigurationError(
+                    f"a figure of usage must be one of {', '.join(_FIGURES)}, but got {name!r} of {decoder}"
+                )
+        figures = {name: whole_or_none(value) for name, value in told.items()}
+        return {name: figure for name, figure in figures.items() if figure is not None}
 
     def _estimated(self) -> dict[str, int]:
+        counted = self._counted()
         sent = [self._request.system or "", *(message["content"] for message in self._request.messages)]
         characters = {"input_tokens": sum(map(len, sent)), "output_tokens": self.characters}
         return {
-            name: math.ceil(count / _CHARACTERS_PER_TOKEN)
-            for name, count in characters.items()
-            if name not in self.payload.usage
+            name: math.ceil(count / _CHARACTERS_PER_TOKEN) for name, count in characters.items() if name not in counted
         }
 
 
@@ -296,9 +328,12 @@ def _reported(code: str, details: Any) -> Exception:
     return error_of_code(code, details, provider=PROVIDER, streamed=True)
 
 
-def _decoded(feed: Callable[[bytes], Iterable[str]], part: bytes) -> Iterator[str]:
+def _decoded(payload: PayloadDecoder, decode: Callable[[], Iterable[str]]) -> Iterator[str]:
     try:
-        yield from feed(part)
+        for piece in decode():
+            if not isinstance(piece, str):
+                raise ConfigurationError(f"{type(payload).__name__} must make pieces of str, but made {piece!r:.100}")
+            yield piece
     except RxLoopError:
         raise
     except _FORMAT_ERRORS as error:

@@ -7,6 +7,7 @@ https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from pydantic_core import from_json
 
 from rxloop.adapters.http_errors import error_for_status
 from rxloop.adapters.sse import SSEDecoder
-from rxloop.adapters.wire_values import figure, mapping, string_or_none
+from rxloop.adapters.wire_values import mapping, string_or_none
 from rxloop.errors import (
     ContextOverflowError,
     InvalidRequestError,
@@ -28,7 +29,7 @@ from rxloop.errors import (
 )
 from rxloop.steps import FinishReason
 
-__all__ = ("PROVIDER", "AutoPayload", "PayloadDecoder", "error_of_document", "finish_reason_of")
+__all__ = ("PROVIDER", "AutoPayload", "PayloadDecoder", "error_of_document", "finish_reason_of", "whole_or_none")
 
 PROVIDER = "sagemaker"
 
@@ -76,8 +77,10 @@ _OVERFLOW = (
 )
 _LONGEST = 2000
 _BLANK = b"\xef\xbb\xbf \t\r\n"
-_FIRST_OF_EVENTS = b":deir"
-"""What the fields of server-sent events begin with: a comment, data, event, id, retry."""
+_FIELDS_OF_EVENTS = (b"data:", b"event:", b"id:", b"retry:")
+_LINE_END = re.compile(rb"[\r\n]")
+_SHOWN = 200
+_MOST = 2**63
 
 _DONE = b"[DONE]"
 _NOT_WHOLE: Mapping[str, str] = {
@@ -139,6 +142,7 @@ class AutoPayload:
     __slots__ = (
         "_ended",
         "_format",
+        "_head",
         "_lines",
         "_pieces",
         "_records",
@@ -157,6 +161,8 @@ class AutoPayload:
         self.usage: dict[str, int] = {}
         self.raw_usage: dict[str, Any] = {}
         self._sse: SSEDecoder | None = None
+        # of a payload whose kind is not known yet
+        self._head: bytearray | None = bytearray()
         self._strays: list[bytes] = []
         # of a line that is not complete; of the whole document, once it is known to be one
         self._pieces: list[bytes] = []
@@ -174,19 +180,11 @@ class AutoPayload:
             TypeError: a value is not of the type that the format gives it.
             ValueError: a figure is not one.
         """
-        if self._sse is None and self._lines is None:
-            data = data.lstrip(_BLANK)
-            if not data:
+        if self._head is not None:
+            self._head += data
+            if not self._is_told(self._head):
                 return
-            self._lines = data[:1] in b"{["
-            if not self._lines:
-                if data[:1] not in _FIRST_OF_EVENTS:
-                    raise MalformedResponseError(
-                        f"the payload must be lines of JSON or server-sent events, but got "
-                        f"{data.decode(errors='replace')!r:.200}: give a decoder as payload=",
-                        provider=PROVIDER,
-                    )
-                self._sse = SSEDecoder(self._strays)
+            data, self._head = bytes(self._head), None
         if self._sse is not None:
             for event in self._sse.feed(data):
                 yield from self._event(event)
@@ -208,6 +206,14 @@ class AutoPayload:
         """
         if self.complete:
             return
+        head = b"" if self._head is None else bytes(self._head)
+        if head and not head.endswith((b"\r", b"\n")):
+            if head.startswith(b":") and _LINE_END.search(head) is None:
+                # no comment, which is a whole line
+                raise _no_format(head)
+            raise StreamInterruptedError(
+                f"the payload ended before its format was known, after {head!r}", provider=PROVIDER
+            )
         try:
             if self._sse is not None:
                 for event in self._sse.close():
@@ -218,6 +224,8 @@ class AutoPayload:
         except MalformedResponseError as error:
             # what was cut off after the end of the answer is not missed
             if self.raw_stop_reason is None:
+                if self._sse is None and not self._records and not _may_go_on(rest):
+                    raise _no_format(rest) from error
                 raise StreamInterruptedError(
                     f"the payload ended in the middle of a record: {error}", provider=PROVIDER
                 ) from error
@@ -229,9 +237,32 @@ class AutoPayload:
             )
         if self._records:
             raise MalformedResponseError(
-                "the payload has no record of a known format: give a decoder as payload=", provider=PROVIDER
+                "the payload has no record of a known format: give a decoder as payload=",
+                provider=PROVIDER,
+                retryable=False,
             )
         raise StreamInterruptedError("the payload ended before anything was in it", provider=PROVIDER)
+
+    def _is_told(self, head: bytearray) -> bool:
+        """Whether the kind of the payload is known from what has come of it."""
+        if not head.startswith(b":"):
+            del head[: len(head) - len(head.lstrip(_BLANK))]
+        line, commented = bytes(head), False
+        while line.startswith(b":"):
+            # a comment tells nothing: text may begin so too
+            end = _LINE_END.search(line)
+            if end is None:
+                return False
+            line, commented = line[end.end() :].lstrip(_BLANK), True
+        if line[:1] in (b"{", b"[") and not commented:
+            self._lines = True
+            return True
+        if line.startswith((*_FIELDS_OF_EVENTS, b"{", b"[")):
+            self._sse = SSEDecoder(self._strays)
+            return True
+        if not any(field.startswith(line) for field in _FIELDS_OF_EVENTS):
+            raise _no_format(bytes(head))
+        return False
 
     def _event(self, data: bytes) -> Iterator[str]:
         if data.strip() == _DONE:
@@ -297,8 +328,8 @@ class AutoPayload:
         Source: https://platform.openai.com/docs/api-reference/chat-streaming
         """
         self._format = "choices"
-        usage = mapping(record, "usage")
-        if usage:
+        usage = record.get("usage")
+        if isinstance(usage, Mapping):
             self._count(usage, "prompt_tokens", "completion_tokens")
             self._count_part(usage, "prompt_tokens_details", "cached_tokens", "cache_read_tokens")
             self._count_part(usage, "completion_tokens_details", "reasoning_tokens", "reasoning_tokens")
@@ -355,17 +386,22 @@ class AutoPayload:
     def _count(self, data: Mapping[str, Any], sent: str, produced: str) -> None:
         # the counters are cumulative: the last figure wins, and an absent one changes nothing
         for key, name in ((sent, "input_tokens"), (produced, "output_tokens")):
-            figure(data, key)
-            if data.get(key) is not None:
-                self.usage[name] = self.raw_usage[key] = data[key]
+            counted = whole_or_none(data.get(key))
+            if counted is not None:
+                self.usage[name], self.raw_usage[key] = counted, data[key]
 
     def _count_part(self, usage: Mapping[str, Any], details: str, key: str, name: str) -> None:
-        counted = mapping(usage, details)
-        if counted is not None:
-            figure(counted, key)
-            if counted.get(key) is not None:
-                self.usage[name] = counted[key]
-                self.raw_usage[details] = {**self.raw_usage.get(details, {}), key: counted[key]}
+        part = usage.get(details)
+        counted = whole_or_none(part.get(key)) if isinstance(part, Mapping) else None
+        if isinstance(part, Mapping) and counted is not None:
+            self.usage[name] = counted
+            self.raw_usage[details] = {**self.raw_usage.get(details, {}), key: part[key]}
+
+
+def whole_or_none(value: Any) -> int | None:
+    """A counter's figure, ``1.0`` too; ``None`` if it is no whole number >= 0 that any machine counts to."""
+    whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+    return int(value) if whole and 0 <= value < _MOST else None
 
 
 def finish_reason_of(raw_stop_reason: str | None) -> FinishReason:
@@ -428,6 +464,24 @@ def _parsed(data: bytes) -> Any:
         return from_json(data)
     except ValueError:
         raise _no_json(data) from None
+
+
+def _may_go_on(data: bytes) -> bool:
+    """Whether it is the beginning of JSON, cut off anywhere."""
+    try:
+        from_json(data.decode(errors="ignore"), allow_partial=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _no_format(data: bytes) -> MalformedResponseError:
+    return MalformedResponseError(
+        "the payload must be lines of JSON or server-sent events, but got "
+        f"{data.decode(errors='replace')[:_SHOWN]!r}: give a decoder as payload=",
+        provider=PROVIDER,
+        retryable=False,
+    )
 
 
 def _no_json(data: bytes) -> MalformedResponseError:

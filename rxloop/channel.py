@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator
 from contextvars import copy_context
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from reactivex import Observable, abc
 from reactivex.disposable import SingleAssignmentDisposable
@@ -190,7 +190,7 @@ class Channel(AsyncIterator[T], Generic[T]):
         """Leave: dispose the subscription and drop what waits."""
         self._buffer.leave()
 
-    async def __aenter__(self) -> Channel[T]:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -123,8 +123,10 @@ class InvalidOutputError(RxLoopError):
 
     kind = "invalid_output"
 
-    def __init__(self, message: str, *, payload: Any, provider: str | None = None) -> None:
-        super().__init__(message, provider=provider)
+    def __init__(
+        self, message: str, *, payload: Any = None, provider: str | None = None, retryable: bool | None = None
+    ) -> None:
+        super().__init__(message, provider=provider, retryable=retryable)
         self.payload = payload
 
     def to_dict(self) -> dict[str, Any]:

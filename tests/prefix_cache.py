@@ -16,7 +16,7 @@ class PrefixCache:
     """
     Counts a request's tokens as the provider does: read from the cache, written to it, or neither.
 
-    An entry is the beginning of a request up to a marker. A marker finds entries that end up to 20 blocks before it too.
+    An entry is the beginning of a request up to a marker. A marker finds entries that end at most 20 blocks before it.
 
     Source: https://platform.claude.com/docs/en/build-with-claude/prompt-caching
     """

@@ -98,7 +98,20 @@ def test_a_replay_sends_what_was_recorded(path: Path, monkeypatch: pytest.Monkey
         result = turn.result_sync()
         assert result.finish_reason == "stop"
         recorded += [json.loads(attempt.request_body) for step in turn.steps for attempt in step.attempts]
-    assert sent == recorded
+    assert unmarked(sent) == unmarked(recorded)
+
+
+def unmarked(value: Any) -> Any:
+    """Without the markers of the prompt cache: a replay has those of its first request alone."""
+    if isinstance(value, dict):
+        # text that carries a marker has to be a block
+        bare = {key: unmarked(item) for key, item in value.items() if key != "cache_control"}
+        if isinstance(bare.get("system"), list):
+            bare["system"] = "".join(block.get("text", "") for block in bare["system"])
+        return bare
+    if isinstance(value, list):
+        return [unmarked(item) for item in value if not (isinstance(item, dict) and "cachePoint" in item)]
+    return value
 
 
 def test_the_demo_is_worth_watching() -> None:

@@ -363,6 +363,15 @@ class TestProgram:
             assert all(name in out for name in ("demo", "generate", "replay"))
         assert "--max-steps" in run("generate", "--help")[1]
 
+    def test_the_help_names_what_is_read_from_the_environment(self, run: Run) -> None:
+        said = run("generate", "--help")[1]
+        for name in (
+            "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION", "AWS_PROFILE",
+            "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION",
+        ):  # fmt: skip
+            assert name in said
+        assert "application default credentials" in " ".join(said.split())
+
     def test_an_unknown_command(self, run: Run) -> None:
         status, _, err = run("dance")
         assert status == 2

@@ -33,7 +33,10 @@ PUBLIC_OPERATORS = """
     text tool_calls tool_dispatch turn_deadline usage_limit usage_scan
 """
 
-PUBLIC_ADAPTERS = "AnthropicAdapter BedrockAdapter GeminiAdapter SageMakerAdapter StreamRequest TextStream"
+PUBLIC_ADAPTERS = """
+    AnthropicAdapter AutoPayload BedrockAdapter GeminiAdapter PayloadDecoder SageMakerAdapter StreamRequest TextStream
+    inputs_body messages_body
+"""
 
 VALUES, OPERATORS, ADAPTERS, ENGINE, FACES = range(1, 6)
 
@@ -111,6 +114,7 @@ def test_the_public_names_are_these() -> None:
     assert sorted(rxloop.__all__) == sorted(PUBLIC.split())
     assert sorted(operators.__all__) == sorted(PUBLIC_OPERATORS.split())
     assert sorted(adapters.__all__) == sorted(PUBLIC_ADAPTERS.split())
+    assert [name for name in adapters.__all__ if not hasattr(adapters, name)] == []
 
 
 @pytest.mark.parametrize("package", [rxloop, operators], ids=["rxloop", "rxloop.operators"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.providers import bedrock, eventstream, gemini
+from tests.providers import bedrock, eventstream, gemini, sagemaker
 from tests.providers.anthropic import AnthropicServer, message, text, tool_use
 from tests.providers.http import LocalServer, Reply, Request
 
@@ -37,7 +37,13 @@ def _answer(request: Request) -> Reply:
         block = bedrock.text("It is 5.") if answered else bedrock.tool_use("add", {"a": 2, "b": 3})
         frames = [bedrock.encoded(event) for event in bedrock.message(block)]
         return Reply(200, {"content-type": eventstream.CONTENT_TYPE}, frames)
+    if request.path.startswith("/endpoints/"):
+        writes = [b"It is ", b"5."] if "inputs" in body else sagemaker.openai("It is 5.")
+        return Reply(200, {"content-type": eventstream.CONTENT_TYPE}, sagemaker.payload(writes))
     answered = "tool_result" in str(body["messages"][-1])
+    if answered and any(item["name"] == "final_result" for item in body["tools"]):
+        final = tool_use("final_result", {"terms": [2, 3], "total": 5})
+        return Reply(200, {"content-type": "text/event-stream"}, message(final))
     called = [tool_use("add", {"a": 2, "b": 3})] if body.get("tools") and not answered else [text("It is 5.")]
     return Reply(200, {"content-type": "text/event-stream"}, message(*called))
 
@@ -78,6 +84,7 @@ def test_a_block_of_the_readme_runs(number: int, tmp_path: Path) -> None:
             "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": server.url,
+            "AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME": server.url,
             "AWS_SECRET_ACCESS_KEY": "test-key",
             "GEMINI_API_KEY": "test-key",
             "GOOGLE_GEMINI_BASE_URL": server.url,
@@ -86,8 +93,14 @@ def test_a_block_of_the_readme_runs(number: int, tmp_path: Path) -> None:
         printed = _run(CREDENTIALS * ("genai" in BLOCKS[number]) + BLOCKS[number], tmp_path, environment)
     if "ToolFinished" in BLOCKS[number]:
         assert "[add → 5]\nIt is 5." in printed
+    if "partial_output" in BLOCKS[number]:
+        assert printed.endswith('5 {"terms": [2, 3], "total": 5}\n')
     if "GeminiAdapter" in BLOCKS[number]:
         assert printed == "It is 5.\n" * 4
+    if "SageMakerAdapter" in BLOCKS[number]:
+        answered, estimated = printed.splitlines()
+        assert answered == "It is 5."
+        assert estimated.startswith("It is 5. ('the container did not count input_tokens and output_tokens")
 
 
 def _ollama(request: Request) -> Reply:
@@ -113,6 +126,23 @@ def test_a_block_of_the_guide_to_a_new_provider_runs(number: int, tmp_path: Path
     assert printed == ("It is 5.\n", "[5] It is 5.\n", "")[number]
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_new_provider_tells_that_its_server_is_down(number: int, tmp_path: Path) -> None:
+    with LocalServer() as server:
+        nobody = server.url
+    asked = '"What is 2+3?"'
+    block = NEW_PROVIDER[number].replace(asked, f"{asked}, retry=rxloop.RetryPolicy(retries=1, first_delay=0)")
+    block = block.replace("if isinstance(event, rxloop.TextDelta)", "print(event.type)\n            if False")
+    failing = block.replace(
+        "asyncio.run(main())",
+        "try:\n    asyncio.run(main())\nexcept rxloop.ConnectionFailedError as error:\n"
+        "    print(error.retryable, type(error.__cause__).__name__)",
+    )
+    printed = _run(failing, tmp_path, {"OLLAMA_HOST": nobody}).splitlines()
+    assert printed[-1] == "True ConnectError"
+    assert printed.count("retry_scheduled") == (1 if number == 0 else 0)
+
+
 def test_a_new_provider_is_less_than_thirty_lines() -> None:
     [provider] = re.findall(r"^class OllamaText.*?(?=^async def main)", NEW_PROVIDER[0], re.MULTILINE | re.DOTALL)
     assert len([line for line in provider.splitlines() if line.strip()]) < 30
@@ -120,6 +150,14 @@ def test_a_new_provider_is_less_than_thirty_lines() -> None:
 
 def test_the_readme_has_its_blocks() -> None:
     assert len(BLOCKS) >= 4
+
+
+def test_the_readme_names_every_argument_of_sagemakers() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for name in ("model", "body", "payload", "invocation"):
+        assert f"`{name}=`" in readme
+    for public in ("AutoPayload", "PayloadDecoder", "inputs_body", "messages_body"):
+        assert f"`{public}`" in readme
 
 
 def test_the_readme_names_every_operator() -> None:

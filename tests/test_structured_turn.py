@@ -1253,6 +1253,22 @@ async def test_vertex_may_be_asked_to_cooperate() -> None:
         assert [wire.choice(body) for body in wire.bodies] == [None, None]
 
 
+@pytest.mark.asyncio
+async def test_a_model_on_vertex_that_cannot_be_forced_is_told_in_the_last_step() -> None:
+    with AnthropicServer() as server:
+        server.reply(messages_api.tool_use("add", {"a": 1, "b": 1}))
+        server.reply(messages_api.tool_use("final_result", ROME))
+        async with client_of(server) as client:
+            adapter = AnthropicAdapter(client, model="claude-sonnet-5-5", cache=None)
+            result = await Turn(adapter, "x", tools=[add], output=City, max_steps=2, retry=NO_RETRY).result()
+        bodies = [request.json for request in server.requests]
+    assert result.output == City(name="Rome", people=3)
+    assert [body.keys() & {"tool_choice", "thinking"} for body in bodies] == [set(), set()]
+    assert [json.dumps(body).count(REMINDER) for body in bodies] == [0, 1]
+    # it is a part of what was said
+    assert json.dumps(result.conversation).count(REMINDER) == 1
+
+
 async def vertex_turn(max_steps: int, **fields: Any) -> list[Any]:
     """The bodies of a turn whose last step is the forced one."""
     with AnthropicServer() as server:

@@ -155,7 +155,14 @@ def generate(
     max_tokens: MaxTokens = None,
     as_json: Json = False,
 ) -> int:
-    """Run one turn and show it as it happens. The key comes from the environment, as in ANTHROPIC_API_KEY."""
+    """
+    Run one turn and show it as it happens.
+
+    Credentials come from the environment. anthropic: ANTHROPIC_API_KEY. google-ai: GEMINI_API_KEY. vertex:
+    GOOGLE_CLOUD_PROJECT and application default credentials (GOOGLE_CLOUD_LOCATION, if not global). bedrock and
+    sagemaker: AWS credentials as boto3 finds them (AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and
+    AWS_DEFAULT_REGION.
+    """
     asking = _Asking(prompt, provider, model, tools, system, max_steps, max_tokens)
     return _interruptible(lambda stop: asking.shown(stop, as_json=as_json))
 

@@ -47,7 +47,7 @@ PROVIDERS: list[Recordings] = [
 
 _LATER = {
     "openai": re.compile(r"/(chat/completions|responses)$"),
-    "vertex": re.compile(r"/publishers/(?!anthropic/)[^/]+/models/[^/]+:(streamR|r)awPredict$"),
+    "vertex": re.compile(r":(streamR|r)awPredict$"),
 }
 """Formats that are told apart, to be named in the error."""
 

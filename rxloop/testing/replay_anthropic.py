@@ -117,7 +117,8 @@ class AnthropicRecordings:
         most = request.body.get("max_tokens")
         if isinstance(most, int) and most >= 1:
             fields["max_tokens"] = most
-        return AnthropicAdapter(client, model=request.model, **fields)
+        # the markers of the prompt cache are those of the recording
+        return AnthropicAdapter(client, model=request.model, cache=None, **fields)
 
     def _decoded(self, interaction: Interaction, decoder: AnthropicDecoder) -> Iterable[Any]:
         if _media_type(interaction) != "application/json":

@@ -128,7 +128,8 @@ class BedrockRecordings:
         choice = (request.body.get("toolConfig") or {}).get("toolChoice")
         if choice is not None:
             fields["toolConfig"] = {"toolChoice": choice}
-        return BedrockAdapter(client, model=request.model, **fields)
+        # the markers of the prompt cache are those of the recording
+        return BedrockAdapter(client, model=request.model, cache=None, **fields)
 
 
 class AnthropicOnBedrockRecordings(AnthropicRecordings):

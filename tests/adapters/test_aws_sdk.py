@@ -18,11 +18,14 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from rxloop.adapters.anthropic import AnthropicAdapter
 from rxloop.adapters.bedrock import BedrockAdapter
-from rxloop.errors import ConfigurationError, MalformedResponseError, RxLoopError
+from rxloop.errors import ConfigurationError, InvalidRequestError, MalformedResponseError, RxLoopError
 from rxloop.limits import Limits
+from rxloop.operators import RetryPolicy
 from rxloop.tools import tool
 from rxloop.turn import Turn
+from tests.providers.anthropic import AnthropicServer
 from tests.providers.bedrock import BedrockServer, encoded, message, text, tool_use
 from tests.providers.eventstream import CONTENT_TYPE
 from tests.providers.http import Reply, Request
@@ -321,3 +324,22 @@ def test_leaving_a_block_closes_the_client_that_the_adapter_made(monkeypatch: py
         close = adapter.client.close
         monkeypatch.setattr(adapter.client, "close", lambda: (closed.append(True), close()))
     assert closed == [True]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("flavour", ["anthropic", "bedrock"])
+async def test_a_redirect_is_not_asked_for_again(flavour: str) -> None:
+    moved = Reply(307, {"content-type": "application/json"}, [b"{}"])
+    server: Any = AnthropicServer() if flavour == "anthropic" else BedrockServer()
+    with server:
+        server.route(lambda request: moved)
+        client = server.client()
+        adapter: Any = (AnthropicAdapter if flavour == "anthropic" else BedrockAdapter)(client, model=MODEL)
+        with pytest.raises(InvalidRequestError) as caught:
+            await Turn(adapter, "hello", retry=RetryPolicy(first_delay=0, max_delay=0)).result()
+        if flavour == "anthropic":
+            await client.close()
+        else:
+            client.close()
+    assert caught.value.status == 307
+    assert len(server.requests) == 1

@@ -734,7 +734,7 @@ def test_an_error_inside_the_stream_may_say_anything() -> None:
         with pytest.raises(RateLimitedError) as caught:
             decode_bytes([frame(headers, payload)])
         assert str(caught.value), payload
-    with pytest.raises(RateLimitedError, match="^throttlingException$"):
+    with pytest.raises(RateLimitedError, match=r"^throttlingException$"):
         decode_bytes([frame({":message-type": "exception", ":exception-type": "throttlingException"}, b"{}")])
     for headers in ({":message-type": "exception"}, {":message-type": "error"}):
         with pytest.raises(ServerError, match="the provider reported an error"):

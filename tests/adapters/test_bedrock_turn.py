@@ -365,6 +365,47 @@ async def test_a_stop_in_the_middle(server: BedrockServer, way: str) -> None:
     assert [block["toolResult"]["toolUseId"] for block in told["content"][:-1]] == ["1"]
 
 
+class Wrapped:
+    """A stream of the SDK's events that hands out nothing but them."""
+
+    def __init__(self, stream: Any, **attributes: Any) -> None:
+        self.stream = stream
+        self.__dict__.update(attributes)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.stream)
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "attributes", [{}, {"_raw_stream": None}, {"_raw_stream": iter(()), "_event_generator": 5}], ids=str
+)
+async def test_without_the_bytes_the_events_are_read(server: BedrockServer, attributes: dict[str, Any]) -> None:
+    """As with an SDK, or an instrumentation of one, that keeps them elsewhere."""
+    client = server.client()
+
+    def wrap(parsed: dict[str, Any], **_: Any) -> None:
+        parsed["stream"] = Wrapped(parsed["stream"], **attributes)
+
+    client.meta.events.register("after-call.bedrock-runtime.ConverseStream", wrap)
+    server.reply(reasoning("hm"), redacted(b"\x00\xff"), tool_use("add", {"a": 2, "b": 3}, id="1"))
+    server.reply_frames(*BEGUN, Hold("for ever"))
+    async with connected(server, client=client) as adapter:
+        subscription = SerialDisposable()
+        recorder = Recorder()
+        subscription.disposable = Turn(adapter, "hello", tools=[add]).subscribe(recorder.on_next, recorder.on_error)
+        await server.held("for ever")
+        subscription.dispose()
+        await server.disconnected(1)
+        await no_thread()
+    _, asked, told = check_sent(server.bodies[1])
+    assert asked["content"][1] == {"reasoningContent": {"redactedContent": "AP8="}}
+    assert told["content"][0]["toolResult"]["content"] == [{"text": "5"}]
+
+
 # waiting
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import rxloop
 from rxloop.adapters import SageMakerAdapter, StreamRequest
+from rxloop.adapters.http_errors import error_for_status
 from rxloop.adapters.sagemaker import AutoPayload, inputs_body, messages_body, transcript
 from tests.providers.http import Hold
 from tests.providers.sagemaker import (
@@ -123,7 +124,7 @@ async def test_a_body_may_be_ones_own(server: SageMakerServer, made: Any) -> Non
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("made", [None, 3, ["hi"], {"a": object()}])
+@pytest.mark.parametrize("made", [None, 3, ["hi"], {"a": object()}, {"a": float("nan")}])
 async def test_a_body_must_have_a_json_form(server: SageMakerServer, made: Any) -> None:
     with pytest.raises(rxloop.ConfigurationError, match=r"body must return a mapping|must have a JSON form"):
         await result(server, body=lambda request, fields: made)
@@ -264,6 +265,81 @@ async def test_a_payload_may_have_a_decoder_of_ones_own(server: SageMakerServer,
     assert (found.finish_reason, found.raw_stop_reason) == ("other", "end")
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"prompt_tokens": 1.0, "completion_tokens": 2.0}, rxloop.Usage(1, 2)),
+        ({"prompt_tokens": -1, "completion_tokens": 2}, rxloop.Usage(3, 2)),
+        ([7], rxloop.Usage(3, 2)),
+    ],
+)
+async def test_odd_usage_does_not_cost_the_answer(server: SageMakerServer, usage: Any, counted: rxloop.Usage) -> None:
+    server.reply([*openai("It is 5.", usage=None, done=False), sse({"choices": [], "usage": usage}), sse("[DONE]")])
+    found = await result(server)
+    assert (found.text, found.usage) == ("It is 5.", counted)
+    assert any("estimated" in warning for warning in found.warnings) == (counted != rxloop.Usage(1, 2))
+
+
+@pytest.mark.asyncio
+async def test_text_of_no_known_format_is_asked_for_once(server: SageMakerServer) -> None:
+    for writes in ([b"data is good"], [b":) hello"], [b"Hello"], [json_line({"future": 1})]):
+        server.requests.clear()
+        server.reply(writes)
+        async with connected(server) as adapter:
+            recorder = await run(adapter, tools=[], retry=AT_ONCE)
+        assert isinstance(recorder.error, rxloop.MalformedResponseError)
+        assert "give a decoder as payload=" in str(recorder.error)
+        assert len(server.requests) == 1
+
+
+def decoder(**members: Any) -> type[PlainText]:
+    """A faulty decoder, called Faulty."""
+
+    class Faulty(PlainText):
+        def __init__(self) -> None:
+            super().__init__()
+            vars(self).update(members)
+
+    return Faulty
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"usage": {"tokens": 3}}, "a figure of usage must be one of input_tokens, .*, but got 'tokens' of Faulty"),
+        ({"usage": [3]}, r"usage of Faulty must be Mapping, but got \[3\]"),
+        ({"raw_usage": 3}, "raw_usage of Faulty must be Mapping, but got 3"),
+        ({"raw_stop_reason": 3}, "raw_stop_reason must be str or None, but got 3"),
+        ({"feed": lambda data: [3]}, "Faulty must make pieces of str, but made 3"),
+        ({"close": lambda: [b"a"]}, "Faulty must make pieces of str, but made b'a'"),
+    ],
+)
+async def test_a_faulty_decoder_is_named(server: SageMakerServer, members: dict[str, Any], message: str) -> None:
+    server.reply([b"It is ", b"5"])
+    with pytest.raises(rxloop.ConfigurationError, match=message):
+        await result(server, payload=decoder(**members))
+
+
+@pytest.mark.asyncio
+async def test_what_is_no_decoder_is_refused_before_anything_is_sent(server: SageMakerServer) -> None:
+    with pytest.raises(rxloop.ConfigurationError, match="must make a PayloadDecoder, but dict has no 'close'"):
+        await result(server, payload=dict)
+    assert server.requests == []
+
+
+@pytest.mark.asyncio
+async def test_a_decoders_figures_that_are_none_are_left_out(server: SageMakerServer) -> None:
+    server.reply([b"It is 5"])
+    found = await result(server, payload=decoder(usage={"input_tokens": -1, "output_tokens": 2.0}))
+    assert found.usage == rxloop.Usage(3, 2)
+    assert found.warnings == (
+        "input_tokens must be a whole number >= 0, but got -1: it is left out",
+        "the container did not count input_tokens: estimated at 4 characters a token",
+    )
+
+
 @every_way
 @pytest.mark.asyncio
 async def test_a_faulty_payload_is_malformed(server: SageMakerServer, way: str) -> None:
@@ -365,6 +441,24 @@ async def test_a_refusal_without_json_is_told_as_it_is(server: SageMakerServer) 
 
 
 @pytest.mark.asyncio
+async def test_a_redirection_is_not_tried_again(server: SageMakerServer) -> None:
+    server.fail(307)
+    async with connected(server) as adapter:
+        recorder = await run(adapter, tools=[], retry=AT_ONCE)
+    assert type(recorder.error) is rxloop.InvalidRequestError
+    assert "the endpoint redirects with 307, which is not followed: scripted failure" in str(recorder.error)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [300, 302, 307, 308, 399])
+def test_a_status_of_redirection(status: int) -> None:
+    error = error_for_status(status, "moved", provider="anyone")
+    assert type(error) is rxloop.InvalidRequestError
+    assert (error.status, error.retryable) == (status, False)
+    assert str(error) == f"the endpoint redirects with {status}, which is not followed: moved"
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("lines", [False, True])
 async def test_a_stop_keeps_the_text_so_far(server: SageMakerServer, lines: bool) -> None:
     stop = asyncio.Event()
@@ -431,6 +525,8 @@ async def test_the_system_prompt_is_text(server: SageMakerServer) -> None:
         ({"body": {"a": 1}}, "body must be a function, but got {'a': 1}"),
         ({"body": None}, "body must be a function, but got None"),
         ({"payload": "auto"}, "payload must be a function, but got 'auto'"),
+        ({"temperature": float("nan")}, "the field 'temperature' cannot be sent: a number must be finite, but got nan"),
+        ({"stop": [{"a": float("inf")}]}, "the field 'stop' cannot be sent: a number must be finite, but got inf"),
         ({"invocation": "x"}, "invocation must be Mapping or None, but got 'x'"),
         ({"invocation": {"TargetModel": "m"}}, "a member of invocation must be one of .*, but got 'TargetModel'"),
         ({"invocation": {"EndpointName": "m"}}, "a member of invocation must be one of .*, but got 'EndpointName'"),

@@ -265,6 +265,25 @@ def test_the_last_figures_win() -> None:
     assert payload.raw_usage == {"prompt_tokens": 7, "completion_tokens": 3, **details}
 
 
+@pytest.mark.parametrize("value", [-1, 1.5, "7", True, None, [7], {}, 2**63, 1e300, float("nan"), float("inf")])
+def test_a_figure_that_is_none_does_not_count(value: Any) -> None:
+    usage = {"prompt_tokens": value, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": value}}
+    pieces, payload = read(*openai("a", usage=None, done=False), sse({"choices": [], "usage": usage}), sse("[DONE]"))
+    assert (pieces, payload.usage, payload.raw_usage) == (["a"], {"output_tokens": 5}, {"completion_tokens": 5})
+
+
+@pytest.mark.parametrize("usage", [[7], 3, "7", {"prompt_tokens_details": 3}])
+def test_usage_that_is_none_does_not_count(usage: Any) -> None:
+    pieces, payload = read(*openai("a", usage=None, done=False), sse({"choices": [], "usage": usage}), sse("[DONE]"))
+    assert (pieces, payload.usage) == (["a"], {})
+
+
+def test_a_whole_figure_may_be_written_with_a_point() -> None:
+    _, payload = read(*tgi("a", generated_tokens=7, input_length=1.0))
+    assert payload.usage == {"input_tokens": 1, "output_tokens": 7}
+    assert type(payload.usage["input_tokens"]) is int
+
+
 def test_numbers_that_are_none_do_not_matter_where_nobody_reads_them() -> None:
     writes = [write.replace(b"-0.25", b"-Infinity") for write in lmi(*PIECES)]
     assert read(*writes)[0] == list(PIECES)
@@ -388,14 +407,49 @@ def test_errors_instead_of_a_reply(document: Any, status: int | None, kind: type
 # what is no format
 
 
-@pytest.mark.parametrize("data", [b"<html>502</html>", b"Hello there", b"\x00\x01", b"5", b'"text"'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"<html>502</html>", b"Hello there", b"\x00\x01", b"5", b'"text"', b"data is good", b"dear", b"events", b"I",
+        b"ID", b"ideas: two", b"retry that", b"danger\n", b"data\n", b":) hello\nworld", b": a\n: b\n\nno comment",
+    ],
+)  # fmt: skip
 def test_what_is_neither_json_nor_events_is_refused_at_once(data: bytes) -> None:
-    payload = AutoPayload()
-    with pytest.raises(MalformedResponseError, match="must be lines of JSON or server-sent events, but got"):
-        list(payload.feed(data))
+    for size in (1, 2, len(data)):
+        _, error = failing(*split_every(data, size))
+        assert isinstance(error, MalformedResponseError)
+        assert "must be lines of JSON or server-sent events, but got" in str(error)
+        assert "give a decoder as payload=" in str(error)
+        assert not error.retryable
 
 
-@pytest.mark.parametrize("data", [b"data: <html>\n\n", b"data: Hello\n\n", b"event: x\n<html>\n\n", b"danger\n"])
+@pytest.mark.parametrize("data", [b":) hello", b": ", b"[INST] hi", b"[INST] hi\nthere", b"{hello}", b"{{ a }}\n"])
+def test_what_turns_out_to_be_no_format_at_its_end(data: bytes) -> None:
+    for size in (1, len(data)):
+        with pytest.raises(MalformedResponseError, match="give a decoder as payload=") as caught:
+            read(*split_every(data, size))
+        assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("data", [b"d", b"data", b"event", b"i", b"ret", b": a comment\n\nda", b": a\n\n: b"])
+def test_a_payload_that_ends_before_its_format_is_known_broke_off(data: bytes) -> None:
+    for size in (1, len(data)):
+        with pytest.raises(StreamInterruptedError, match="ended before its format was known"):
+            read(*split_every(data, size))
+
+
+@pytest.mark.parametrize(
+    "begin", [b"data:", b"event: x\ndata: ", b"id:7\ndata:", b"retry: 5\n\ndata:", b":\r\n\r\ndata:"]
+)
+def test_a_field_at_the_beginning_tells_events(begin: bytes) -> None:
+    whole = begin + b"".join(openai(*PIECES)).removeprefix(b"data:")
+    for size in (1, 3, len(whole)):
+        assert read(*split_every(whole, size))[0] == list(PIECES)
+
+
+@pytest.mark.parametrize(
+    "data", [b"data: <html>\n\n", b"data: Hello\n\n", b"event: x\n<html>\n\n", b"event: x\ndanger\n"]
+)
 def test_an_event_that_is_no_json_is_refused(data: bytes) -> None:
     begun = openai("so ", "far", finish_reason=None, usage=None, done=False)
     for before, text in ((begun, ["so ", "far"]), ([], [])):
@@ -419,14 +473,10 @@ def test_a_line_that_is_no_json_is_refused() -> None:
         {"choices": [{"delta": "a"}]},
         {"choices": [{"delta": {"content": 3}}]},
         {"choices": [{"delta": {"content": "a"}, "finish_reason": 3}]},
-        {"choices": [], "usage": {"prompt_tokens": "7"}},
-        {"choices": [], "usage": {"prompt_tokens": -7}},
-        {"choices": [], "usage": [7]},
         {"token": "a"},
         {"token": {"text": 3}},
         {"generated_text": 3},
         {"token": {"text": "a"}, "details": 3},
-        {"token": {"text": "a"}, "details": {"generated_tokens": 1.5}},
         {"generation": 3},
         {"generation": "a", "stop_reason": 3},
         {"outputs": 3},
@@ -446,8 +496,9 @@ def test_a_payload_with_nothing_in_it_is_no_reply(data: bytes) -> None:
 
 
 def test_records_of_no_known_format_are_no_reply() -> None:
-    with pytest.raises(MalformedResponseError, match="give a decoder as payload="):
+    with pytest.raises(MalformedResponseError, match="give a decoder as payload=") as caught:
         read(json_line({"future": 1}), json_line({"future": 2}))
+    assert not caught.value.retryable
 
 
 def test_a_byte_order_mark_is_no_text() -> None:

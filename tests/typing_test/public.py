@@ -65,6 +65,7 @@ from rxloop.operators import (
     usage_limit,
     usage_scan,
 )
+from rxloop.turn import TurnStream
 
 
 def narrowed_by_type(event: TurnEvent) -> None:
@@ -167,7 +168,11 @@ async def turns(adapter: Adapter, stop: asyncio.Event) -> None:
     async for event in turn:
         assert_type(event, TurnEvent)
     async with turn.stream() as stream:
-        assert_type(stream, Channel[TurnEvent])
+        assert_type(stream, TurnStream)
+        channel: Channel[TurnEvent] = stream
+        async for event in channel:
+            assert_type(event, TurnEvent)
+    assert_type(stream.result, TurnResult)
     result = await turn.result()
     assert_type(result, TurnResult)
     assert_type(turn.result_sync(), TurnResult)
