@@ -18,7 +18,7 @@ from rxloop.errors import ConfigurationError
 from rxloop.testing.files import read_text
 from rxloop.testing.frames import frame, rewritten
 
-__all__ = ("Interaction", "read_cassette", "vcr_config")
+__all__ = ("ID_KINDS", "Interaction", "read_cassette", "vcr_config")
 
 _REQUEST_HEADERS = ("anthropic-beta", "content-type", "x-amz-target")
 _RESPONSE_HEADERS = (
@@ -43,9 +43,12 @@ _SECRET_QUERY_PREFIXES = ("x_amz_", "x_goog_")
 _ADDRESSES = ("server_url", "uri", "url")
 _STRING_FIELD = re.compile(r'"(?P<name>[\w-]{1,40})"(?P<colon>\s*:\s*)"(?P<value>(?!")[^"\\]*(?:\\.[^"\\]*)*)"')
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+ID_KINDS = "msg|req|toolu|srvtoolu|mcptoolu|container|file|msgbatch"
+"""What the provider's own identifiers begin with, as alternatives of a pattern."""
+
 # what is a digest already stays: vcrpy filters a request more than once
 _ID = re.compile(
-    r"\b(?P<kind>msg|req|toolu|srvtoolu|mcptoolu|container|file|msgbatch)_(?!x{4})(?P<rest>[A-Za-z0-9]{16,})"
+    rf"\b(?P<kind>{ID_KINDS})_(?!x{{4}})(?P<rest>[A-Za-z0-9]{{16,}})"
     r"|\b(?!00000000-0000-4000-8000-)(?P<uuid>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"
 )
 _ACCOUNT_PATH = re.compile(r"/(projects|accounts|organizations)/[^/?]+")
@@ -172,6 +175,7 @@ def vcr_config(*, base_url: str | None = None) -> dict[str, Any]:
             address = address._replace(scheme=target.scheme, netloc=target.netloc.rpartition("@")[2])
         path = _ACCOUNT_PATH.sub(r"/\1/recorded", address.path)
         address = address._replace(path=_ARN.sub(_public_arn, path))
+        request = type(request)(request.method, request.uri, _sent(request.body), request.headers)
         request.uri = address.geturl()
         request.headers = {
             name.lower(): _first(value) for name, value in request.headers.items() if name.lower() in _REQUEST_HEADERS
@@ -258,11 +262,7 @@ def _mapping_body(body: Mapping[str, Any]) -> Any:
 
 
 def _interaction(index: int, request: Any, response: Mapping[str, Any]) -> Interaction:
-    body = request.body
-    if hasattr(body, "read"):
-        body = body.read()
-    elif isinstance(body, Iterator):
-        body = b"".join(part.encode() if isinstance(part, str) else part for part in body)
+    body = _sent(request.body)
     headers = {str(name).lower(): _first(value) for name, value in (response.get("headers") or {}).items()}
     content = _uncompressed(response["body"]["string"] or b"", headers)
     for name in ("content-length", "transfer-encoding"):
@@ -311,6 +311,17 @@ def _first(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(_first(item) for item in value)
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _sent(body: Any) -> Any:
+    """A request's body as it goes out: some transports are given a JSON value, a file or its parts."""
+    if isinstance(body, (Mapping, list)):
+        return json.dumps(body, ensure_ascii=False, default=str).encode()
+    if hasattr(body, "read"):
+        return body.read()
+    if isinstance(body, Iterator):
+        return b"".join(part.encode() if isinstance(part, str) else bytes(part) for part in body)
+    return bytes(body) if isinstance(body, bytearray) else body
 
 
 def _scrubbed(body: Any) -> Any:
