@@ -8,6 +8,7 @@ tools are scripted, and nothing of the machine is written, so that recording aga
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import re
 import sys
@@ -16,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import vcr
+from anthropic import AsyncAnthropicVertex
+from pydantic import BaseModel
 
-from rxloop import RetryPolicy, Tool, Turn, tool
+from rxloop import RetryPolicy, RxLoopError, Tool, Turn, tool
 from rxloop.adapters.anthropic import AnthropicAdapter
 from rxloop.adapters.base import Adapter
 from rxloop.adapters.bedrock import BedrockAdapter
@@ -25,13 +28,17 @@ from rxloop.adapters.gemini import GeminiAdapter
 from rxloop.adapters.sagemaker import SageMakerAdapter, inputs_body
 from rxloop.testing.cassette import vcr_config
 from tests.providers import bedrock, gemini, sagemaker
-from tests.providers.anthropic import AnthropicServer, Block, text, tool_use
+from tests.providers.anthropic import AnthropicServer, Block, message, sse, text, tool_use
 from tests.providers.bedrock import BedrockServer
 from tests.providers.gemini import GeminiServer
+from tests.providers.http import Reply
 from tests.providers.sagemaker import SageMakerServer
 
 CASSETTES = Path(__file__).parent.parent / "cassettes"
 MODEL = "claude-sonnet-5-5"
+CLAUDE = "claude-sonnet-4-6"
+"""Takes a forced call, which later models do not."""
+
 PIECE = re.compile(r"\s*\w{1,6}|\s*[^\w\s]+|\s+")
 
 LOOKED_UP = {
@@ -133,11 +140,52 @@ async def record_overloaded_then_success(server: AnthropicServer, turn: Callable
     await turn("Are you there?").result()
 
 
+class Sum(BaseModel):
+    """The answer that structured output asks for."""
+
+    terms: list[int]
+    total: int
+
+
+async def record_structured_output(server: AnthropicServer, turn: Callable[..., Turn]) -> None:
+    say(server, tool_use("add", {"a": 2, "b": 3}, id="toolu_add"), usage={"input_tokens": 520, "output_tokens": 61})
+    final = tool_use("final_result", {"terms": [2, 3], "total": 5}, id="toolu_final")
+    say(server, final, usage={"input_tokens": 602, "output_tokens": 48})
+    await turn("What is 2 + 3?", [add], output=Sum).result()
+
+
+async def record_error_in_the_middle(server: AnthropicServer, turn: Callable[..., Turn]) -> None:
+    error = sse({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+    begun = message(text("Once upon a time", 4), usage={"input_tokens": 12, "output_tokens": 4}, model=MODEL)[:-3]
+    server.script(Reply(200, {"content-type": "text/event-stream"}, [*begun, error]))
+    await _failing(turn("Tell me a story."))
+
+
 RECORDINGS: dict[str, Callable[[AnthropicServer, Callable[..., Turn]], Awaitable[None]]] = {
     "text": record_text,
     "tool_round_trip": record_tool_round_trip,
     "parallel_tools_thinking": record_parallel_tools_thinking,
     "overloaded_then_success": record_overloaded_then_success,
+    "structured_output": record_structured_output,
+    "error_in_the_middle": record_error_in_the_middle,
+}
+
+
+async def record_vertex_text(server: AnthropicServer, turn: Callable[..., Turn]) -> None:
+    say(server, text("Hello! What can I do for you?", 6), usage={"input_tokens": 9, "output_tokens": 11})
+    await turn("Say hello.").result()
+
+
+async def record_vertex_forced_output(server: AnthropicServer, turn: Callable[..., Turn]) -> None:
+    say(server, tool_use("add", {"a": 2, "b": 3}, id="toolu_add"), usage={"input_tokens": 520, "output_tokens": 61})
+    final = tool_use("final_result", {"terms": [2, 3], "total": 5}, id="toolu_final")
+    say(server, final, usage={"input_tokens": 602, "output_tokens": 48})
+    await turn("What is 2 + 3?", [add], output=Sum, max_steps=2).result()
+
+
+VERTEX_RECORDINGS: dict[str, Callable[[AnthropicServer, Callable[..., Turn]], Awaitable[None]]] = {
+    "text": record_vertex_text,
+    "tools_and_forced_output": record_vertex_forced_output,
 }
 
 
@@ -177,8 +225,29 @@ async def record_gemini_malformed_then_corrected(server: GeminiServer, turn: Cal
     await turn("What is 2 + 3?", [add]).result()
 
 
+async def record_gemini_text(server: GeminiServer, turn: Callable[..., Turn]) -> None:
+    usage = {"promptTokenCount": 4, "candidatesTokenCount": 9, "thoughtsTokenCount": 12}
+    server.reply(gemini.thought("A greeting.", 1), gemini.text("Hello! What can I do?", 4), usage=usage)
+    await turn("Say hello.").result()
+
+
+async def record_gemini_exhausted_then_success(server: GeminiServer, turn: Callable[..., Turn]) -> None:
+    server.fail(429, "RESOURCE_EXHAUSTED", message="Resource has been exhausted (e.g. check quota).")
+    server.reply(gemini.text("Here I am.", 3), usage={"promptTokenCount": 6, "candidatesTokenCount": 4})
+    await turn("Are you there?").result()
+
+
+async def record_gemini_structured_output(server: GeminiServer, turn: Callable[..., Turn]) -> None:
+    usage = {"promptTokenCount": 14, "candidatesTokenCount": 16}
+    server.reply(gemini.text('{"terms": [2, 3], "total": 5}', 4), usage=usage)
+    await turn("What is 2 + 3?", output=Sum).result()
+
+
 GEMINI_RECORDINGS: dict[str, Callable[[GeminiServer, Callable[..., Turn]], Awaitable[None]]] = {
+    "gemini/text": record_gemini_text,
     "gemini/tool_round_trip": record_gemini_tool_round_trip,
+    "gemini/exhausted_then_success": record_gemini_exhausted_then_success,
+    "gemini/structured_output": record_gemini_structured_output,
     "vertex-gemini/parallel_tools": record_gemini_parallel_tools,
     "vertex-gemini/malformed_then_corrected": record_gemini_malformed_then_corrected,
 }
@@ -197,8 +266,8 @@ async def record_gemini(directory: Path) -> None:
             await client.aio.aclose()
 
 
-def _gemini_turn(client: Any, prompt: str, tools: Sequence[Tool] = ()) -> Turn:
-    return Turn(GeminiAdapter(client, model=GEMINI), prompt, tools=tools)
+def _gemini_turn(client: Any, prompt: str, tools: Sequence[Tool] = (), **options: Any) -> Turn:
+    return _impatient(GeminiAdapter(client, model=GEMINI), prompt, tools=tools, **options)
 
 
 CLAUDE_ON_BEDROCK = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
@@ -246,6 +315,17 @@ async def record_bedrock_throttled_then_success(server: BedrockServer, client: A
     await _impatient(BedrockAdapter(client, model=CLAUDE_ON_BEDROCK), "Are you there?").result()
 
 
+async def record_bedrock_structured_output(server: BedrockServer, client: Any) -> None:
+    server.reply(bedrock.text('{"terms": [2, 3], "total": 5}', 4), usage={"inputTokens": 196, "outputTokens": 17})
+    await _impatient(BedrockAdapter(client, model=CLAUDE_ON_BEDROCK), "What is 2 + 3?", output=Sum).result()
+
+
+async def record_bedrock_error_in_the_middle(server: BedrockServer, client: Any) -> None:
+    begun = bedrock.message(bedrock.text("Once upon a time", 4))[:-3]
+    server.exception_inside("modelStreamErrorException", "The model stopped.", begun, originalStatusCode=500)
+    await _failing(_impatient(BedrockAdapter(client, model=CLAUDE_ON_BEDROCK), "Tell me a story."))
+
+
 async def record_sagemaker_text(server: SageMakerServer, client: Any) -> None:
     pieces = PIECE.findall("Hello! What can I do for you?")
     server.reply(sagemaker.openai(*pieces, usage={"prompt_tokens": 12, "completion_tokens": 10}), part_size=100)
@@ -263,6 +343,8 @@ AWS_RECORDINGS: dict[str, Callable[[Any, Any], Awaitable[None]]] = {
     "bedrock/text": record_bedrock_text,
     "bedrock/parallel_tools_reasoning": record_bedrock_parallel_tools_reasoning,
     "bedrock/throttled_then_success": record_bedrock_throttled_then_success,
+    "bedrock/structured_output": record_bedrock_structured_output,
+    "bedrock/error_in_the_middle": record_bedrock_error_in_the_middle,
     "sagemaker/text": record_sagemaker_text,
     "sagemaker/text_generation": record_sagemaker_text_generation,
 }
@@ -284,6 +366,11 @@ async def record_aws(directory: Path) -> None:
             client.close()
 
 
+async def _failing(turn: Turn) -> None:
+    with contextlib.suppress(RxLoopError):
+        await turn.result()
+
+
 def _impatient(adapter: Adapter, prompt: str, **options: Any) -> Turn:
     return Turn(adapter, prompt, retry=RetryPolicy(first_delay=0.0, max_delay=0.0), **options)
 
@@ -292,18 +379,52 @@ async def main(directory: Path) -> None:
     await record_aws(directory)
     await record_gemini(directory)
     for name, record in RECORDINGS.items():
-        path = directory / "anthropic" / f"{name}.yaml"
-        path.unlink(missing_ok=True)
-        recorder = vcr.VCR(record_mode="all", **vcr_config(base_url="https://api.anthropic.com"))
-        with AnthropicServer() as server:
-            async with server.client() as client:
-                with recorder.use_cassette(path):
-                    await record(server, functools.partial(_turn, client))
+        await record_claude(directory / "anthropic" / f"{name}.yaml", "https://api.anthropic.com", record)
+    for name, record in VERTEX_RECORDINGS.items():
+        path = directory / "vertex-claude" / f"{name}.yaml"
+        await record_claude(path, "https://aiplatform.googleapis.com/v1", record, vertex=True)
 
 
-def _turn(client: Any, prompt: str, tools: Sequence[Tool] = (), system: str | None = None, **fields: Any) -> Turn:
-    adapter = AnthropicAdapter(client, model=MODEL, max_tokens=2048, **fields)
-    return _impatient(adapter, prompt, tools=tools, system=system)
+async def record_claude(
+    path: Path,
+    base_url: str,
+    record: Callable[[AnthropicServer, Callable[..., Turn]], Awaitable[None]],
+    *,
+    vertex: bool = False,
+) -> None:
+    recorder = _recorder(path, base_url)
+    with AnthropicServer() as server:
+        async with _vertex_client(server) if vertex else server.client() as client:
+            with recorder.use_cassette(path):
+                await record(server, functools.partial(_turn, client))
+
+
+def _recorder(path: Path, base_url: str) -> vcr.VCR:
+    path.unlink(missing_ok=True)
+    return vcr.VCR(record_mode="all", **vcr_config(base_url=base_url))
+
+
+def _vertex_client(server: AnthropicServer) -> Any:
+    return AsyncAnthropicVertex(
+        project_id="project",
+        region="global",
+        access_token="token",  # noqa: S106
+        base_url=f"{server.url}/v1",
+    )
+
+
+def _turn(
+    client: Any,
+    prompt: str,
+    tools: Sequence[Tool] = (),
+    *,
+    system: str | None = None,
+    output: Any = None,
+    max_steps: int | None = None,
+    **fields: Any,
+) -> Turn:
+    adapter = AnthropicAdapter(client, model=CLAUDE if output is not None else MODEL, max_tokens=2048, **fields)
+    return _impatient(adapter, prompt, tools=tools, system=system, output=output, max_steps=max_steps)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ import boto3
 import httpx2
 import pytest
 import vcr
+from reactivex import Observable
+from reactivex import operators as ops
 from vcr.request import Request
 
-from rxloop import AuthenticationError, RxLoopError, Turn
+from rxloop import AuthenticationError, RxLoopError, Turn, TurnEvent, iterate
 from rxloop.adapters.anthropic import AnthropicAdapter
 from rxloop.adapters.bedrock import BedrockAdapter
 from rxloop.testing import (
@@ -40,12 +42,14 @@ from tests.providers.http import Reply
 ROOT = Path(__file__).parents[1]
 CASSETTES = sorted((ROOT / "cassettes").rglob("*.yaml"))
 HOSTS = {
+    "aiplatform.googleapis.com",
     "api.anthropic.com",
     "bedrock-runtime.us-east-1.amazonaws.com",
     "generativelanguage.googleapis.com",
     "runtime.sagemaker.us-east-1.amazonaws.com",
     "us-central1-aiplatform.googleapis.com",
 }
+BROKEN = "error_in_the_middle"
 SECRETS = re.compile(
     r"sk-|authorization|x-api-key|test-key|bearer|cookie|organization-id|127\.0\.0\.1"
     r"|x-amz-|AKIDEXAMPLE|aws4-hmac|requestid|123456789012",
@@ -71,7 +75,15 @@ def test_there_is_no_secret_in_it(path: Path) -> None:
 @pytest.mark.parametrize("path", CASSETTES, ids=by_name)
 async def test_its_events_are_in_order(path: Path) -> None:
     for turn in replay(path):
-        check_grammar(await _collected(turn))
+        if path.stem != BROKEN:
+            check_grammar(await _collected(turn))
+            continue
+        events: list[Any] = []
+        with pytest.raises(RxLoopError) as caught:
+            await _collected(turn.pipe(ops.do_action(events.append)))
+        check_grammar(events, error=True)
+        assert caught.value.partial is not None
+        assert caught.value.partial.text == "Once upon a time"
 
 
 @pytest.mark.parametrize("path", CASSETTES, ids=by_name)
@@ -95,17 +107,20 @@ def test_a_replay_sends_what_was_recorded(path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(replay_sagemaker, "recorded_client", spied_client)
     recorded = []
     for turn in replay(path):
-        result = turn.result_sync()
-        assert result.finish_reason == "stop"
+        if path.stem == BROKEN:
+            with pytest.raises(RxLoopError):
+                turn.result_sync()
+        else:
+            assert turn.result_sync().finish_reason in ("stop", "tool-calls")
         recorded += [json.loads(attempt.request_body) for step in turn.steps for attempt in step.attempts]
     assert unmarked(sent) == unmarked(recorded)
 
 
 def unmarked(value: Any) -> Any:
-    """Without the markers of the prompt cache: a replay has those of its first request alone."""
+    """Without cache markers and the choice of tools: a replay has those of its first request alone."""
     if isinstance(value, dict):
         # text that carries a marker has to be a block
-        bare = {key: unmarked(item) for key, item in value.items() if key != "cache_control"}
+        bare = {key: unmarked(item) for key, item in value.items() if key not in ("cache_control", "tool_choice")}
         if isinstance(bare.get("system"), list):
             bare["system"] = "".join(block.get("text", "") for block in bare["system"])
         return bare
@@ -126,8 +141,8 @@ def test_the_demo_is_worth_watching() -> None:
     assert "signature" in json.dumps(turn.result_sync().conversation)
 
 
-async def _collected(turn: Turn) -> list[Any]:
-    return [event async for event in turn]
+async def _collected(turn: Observable[TurnEvent]) -> list[Any]:
+    return [event async for event in iterate(turn)]
 
 
 def test_recording_again_makes_no_difference(tmp_path: Path) -> None:
