@@ -354,6 +354,81 @@ class TestReplay:
         assert run("replay", "x.jsonl", "--speed", "-1")[0] == 2
 
 
+    def test_a_picture(self, run: Run, tmp_path: Path) -> None:
+        picture = tmp_path / "turn.svg"
+        status, out, err = run("replay", str(CASSETTES / "tool_round_trip.yaml"), "--svg", str(picture))
+        assert (status, err) == (0, "")
+        assert "[usage]" in out
+        drawn = picture.read_text("utf-8")
+        assert drawn.startswith("<svg")
+        assert "usage" in drawn
+
+    def test_the_picture_of_a_tape_has_its_times(self, run: Run, tmp_path: Path) -> None:
+        picture, tape = tmp_path / "turn.svg", tmp_path / "tape.jsonl"
+        events = [{**TextDelta(0, "a").to_dict(), "time": moment} for moment in (0, 40)]
+        tape.write_text("\n".join(map(json.dumps, events)), "utf-8")
+        assert run("replay", str(tape), "--svg", str(picture))[0] == 0
+        assert "40" in picture.read_text("utf-8")
+
+    def test_a_picture_that_cannot_be_written(self, run: Run, tmp_path: Path) -> None:
+        picture = tmp_path / "missing" / "turn.svg"
+        status, _, err = run("replay", str(CASSETTES / "text.yaml"), "--svg", str(picture))
+        assert status == 2
+        one_line(err, str(picture), "cannot be written")
+
+
+class TestRecord:
+    def test_a_cassette_and_a_tape(self, run: Run, server: AnthropicServer, tmp_path: Path) -> None:
+        server.reply(tool_use("calculator", {"expression": "2 + 3"}, id="a"))
+        server.reply(text("It is 5."))
+        name = tmp_path / "sum"
+        status, out, err = run("record", "2 + 3?", "--out", str(name), "--tools", "calculator")
+        assert (status, out) == (0, "It is 5.\n")
+        assert f"recorded {name}.yaml and {name}.jsonl\n" in err
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["sum.jsonl", "sum.yaml"]
+        for path in tmp_path.iterdir():
+            assert "test-key" not in path.read_text("utf-8")
+            status, out, err = run("replay", str(path), "--json")
+            assert (status, err) == (0, "")
+            events = [event for event in lines(out) if event.pop("file")]
+            check_grammar(events)
+            assert [event["text"] for event in events if event["type"] == "text_delta"]
+
+    def test_again_takes_its_place(self, run: Run, server: AnthropicServer, tmp_path: Path) -> None:
+        name = tmp_path / "hello"
+        for said in ("One.", "Two."):
+            server.reply(text(said))
+            assert run("record", "hello", "--out", str(name))[1] == f"{said}\n"
+        out = run("replay", f"{name}.yaml")[1]
+        assert "Two." in out
+        assert "One." not in out
+
+    def test_a_failure_is_recorded_too(self, run: Run, server: AnthropicServer, tmp_path: Path) -> None:
+        server.fail(401, "authentication_error")
+        name = tmp_path / "failed"
+        assert run("record", "hello", "--out", str(name))[0] == 1
+        for suffix in ("yaml", "jsonl"):
+            assert run("replay", f"{name}.{suffix}")[0] == 1
+
+    def test_nothing_sent_leaves_an_earlier_cassette(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for variable in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+            monkeypatch.delenv(variable, raising=False)
+        cassette = tmp_path / "hello.yaml"
+        cassette.write_text("what was there", "utf-8")
+        status, _, err = run("record", "hello", "--out", str(tmp_path / "hello"))
+        assert status == 2
+        assert "recorded" not in err
+        assert cassette.read_text("utf-8") == "what was there"
+
+    def test_a_directory_that_is_missing(self, run: Run, server: AnthropicServer, tmp_path: Path) -> None:
+        status, _, err = run("record", "hello", "--out", str(tmp_path / "missing" / "hello"))
+        assert status == 2
+        one_line(err, "is not a directory: make it first")
+        assert server.messages == []
+
+
 class TestProgram:
     def test_help_and_version(self, run: Run) -> None:
         assert run("--version") == (0, f"{rxloop.__version__}\n", "")

@@ -191,13 +191,17 @@ def record(
         raise ConfigurationError(f"{cassette.parent} is not a directory: make it first")
 
     async def work(stop: asyncio.Event) -> int:
-        with vcr.VCR(**vcr_config()).use_cassette(str(cassette), record_mode="all"):
+        with vcr.VCR(**vcr_config()).use_cassette(str(recording), record_mode="all"):
             return await asking.shown(stop, as_json=as_json, through=lambda turn: record_tape(turn, tape))
 
-    cassette.unlink(missing_ok=True)
+    # an earlier cassette stays until there is traffic to put in its place
+    recording = cassette.with_name(f"{cassette.name}.part")
+    recording.unlink(missing_ok=True)
     status = _interruptible(work)
-    if not as_json:
-        print(f"recorded {cassette} and {tape}", file=sys.stderr)  # noqa: T201
+    if recording.exists():
+        recording.replace(cassette)
+        if not as_json:
+            print(f"recorded {cassette} and {tape}", file=sys.stderr)  # noqa: T201
     return status
 
 
