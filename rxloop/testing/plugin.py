@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import traceback
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -222,9 +222,8 @@ class Recording:
         responses = self._cassette._responses
 
         def ordered(request: Any) -> list[tuple[int, Any]]:
-            sent = _exact(self._cassette.filter_request(request))
-            found = list(responses(request))
-            return sorted(found, key=lambda item: _exact(self._cassette.requests[item[0]]) != sent)
+            sent = self._cassette.filter_request(request).body
+            return sorted(responses(request), key=lambda item: bool(self._cassette.requests[item[0]].body != sent))
 
         self._cassette._responses = ordered
 
@@ -312,14 +311,16 @@ def _options(item: pytest.Item) -> _Options:
     if unknown:
         _misused(f"takes name, record, ignore and base_url, but got {', '.join(sorted(unknown))}")
     ignore = given.get("ignore", ())
-    given["ignore"] = (ignore,) if isinstance(ignore, str) else tuple(ignore)
+    if isinstance(ignore, str):
+        ignore = (ignore,)
+    if not (isinstance(ignore, Iterable) and all(isinstance(path, str) and path for path in ignore)):
+        _misused(f"must ignore paths such as 'metadata.user_id', but got {ignore!r}")
+    given["ignore"] = tuple(ignore)
     options = _Options(**given)
     if options.record not in _VCR_MODES:
         _misused(f"must record {', '.join(_VCR_MODES)}, but got {options.record!r}")
     if options.name is not None and not (isinstance(options.name, (str, os.PathLike)) and os.fspath(options.name)):
         _misused(f"must name a file, but got {options.name!r}")
-    if not all(isinstance(path, str) and path for path in options.ignore):
-        _misused(f"must ignore paths such as 'metadata.user_id', but got {options.ignore!r}")
     return options
 
 
@@ -353,10 +354,6 @@ def _shown(path: Path, config: pytest.Config) -> str:
         if path.is_relative_to(start):
             return str(path.relative_to(start))
     return str(path)
-
-
-def _exact(request: Any) -> tuple[str, str, Any]:
-    return request.method, request.uri, request.body
 
 
 def _refusal(message: str) -> dict[str, Any]:
