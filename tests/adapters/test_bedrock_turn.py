@@ -41,6 +41,7 @@ from tests.providers.bedrock import (
     raw_block,
     reasoning,
     redacted,
+    sdk_knows_images,
     server_tool,
     text,
     tool_use,
@@ -99,6 +100,8 @@ async def test_reasoning_and_parallel_calls_go_back_as_they_came(server: Bedrock
     server.reply(cited("It is 5.", {"title": "t"}), image(b"\x89PNG"))
     server.reply(text("35"))
     async with connected(server, way) as adapter:
+        if way == "public-events" and not sdk_knows_images(adapter.client):
+            pytest.skip("needs a botocore that knows images in replies")
         recorder = await run(adapter)
         assert recorder.result is not None
         await run(adapter, "And times 7?", conversation=recorder.result.conversation)

@@ -27,6 +27,7 @@ __all__ = [
     "raw_block",
     "reasoning",
     "redacted",
+    "sdk_knows_images",
     "server_tool",
     "text",
     "tool_use",
@@ -134,6 +135,11 @@ def image(data: bytes, format: str = "png") -> Block:  # noqa: A002
     """An image that the model made."""
     delta = {"image": {"source": {"bytes": base64.b64encode(data).decode()}}}
     return Block({"image": {"format": format}}, (delta,))
+
+
+def sdk_knows_images(client: Any) -> bool:
+    """Whether this version of botocore reads an image in a reply, which older ones leave out of their events."""
+    return "image" in client.meta.service_model.shape_for("ContentBlockDelta").members
 
 
 def raw_block(start: Event | None, *deltas: Event) -> Block:
