@@ -1,4 +1,4 @@
-"""The Python blocks of the README and of the guide to a new provider run, as they stand, against a local server."""
+"""The Python blocks of the README and of every other page run, as they stand, against a local server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ def _blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
-BLOCKS = _blocks("README.md")
+PAGES = [str(page.relative_to(ROOT)) for folder in (".", "docs", "cassettes") for page in (ROOT / folder).glob("*.md")]
+APART = ("docs/new_provider.md", "docs/testing.md")
+"""Pages whose blocks need something else beside them, and have tests of their own."""
+
+BLOCKS = [(page, block) for page in sorted(PAGES) if page not in APART for block in _blocks(page)]
 NEW_PROVIDER = _blocks("docs/new_provider.md")
 
 
@@ -60,13 +64,14 @@ google.auth.default = lambda **_: (Credentials("test-token"), "test-project")
 def _run(block: str, folder: Path, environment: dict[str, str]) -> str:
     script = folder / "block.py"
     script.write_text(block)
+    (folder / "cassettes").symlink_to(ROOT / "cassettes")
     finished = subprocess.run(
         [sys.executable, "-W", "error", script],
         env={"PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
         timeout=50,
-        cwd=ROOT,
+        cwd=folder,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
@@ -74,8 +79,9 @@ def _run(block: str, folder: Path, environment: dict[str, str]) -> str:
     return finished.stdout
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_a_block_of_the_readme_runs(number: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", range(len(BLOCKS)), ids=[page for page, _ in BLOCKS])
+def test_a_block_of_a_page_runs(number: int, tmp_path: Path) -> None:
+    _, block = BLOCKS[number]
     with AnthropicServer() as server:
         server.route(_answer)
         environment = {
@@ -90,14 +96,14 @@ def test_a_block_of_the_readme_runs(number: int, tmp_path: Path) -> None:
             "GOOGLE_GEMINI_BASE_URL": server.url,
             "GOOGLE_VERTEX_BASE_URL": server.url,
         }
-        printed = _run(CREDENTIALS * ("genai" in BLOCKS[number]) + BLOCKS[number], tmp_path, environment)
-    if "ToolFinished" in BLOCKS[number]:
+        printed = _run(CREDENTIALS * ("genai" in block) + block, tmp_path, environment)
+    if "ToolFinished" in block:
         assert "[add → 5]\nIt is 5." in printed
-    if "partial_output" in BLOCKS[number]:
+    if "partial_output" in block:
         assert printed.endswith('5 {"terms": [2, 3], "total": 5}\n')
-    if "GeminiAdapter" in BLOCKS[number]:
+    if "GeminiAdapter" in block:
         assert printed == "It is 5.\n" * 4
-    if "SageMakerAdapter" in BLOCKS[number]:
+    if "SageMakerAdapter" in block:
         answered, estimated = printed.splitlines()
         assert answered == "It is 5."
         assert estimated.startswith("It is 5. ('the container did not count input_tokens and output_tokens")
@@ -149,7 +155,8 @@ def test_a_new_provider_is_less_than_thirty_lines() -> None:
 
 
 def test_the_readme_has_its_blocks() -> None:
-    assert len(BLOCKS) >= 4
+    assert {page for page, _ in BLOCKS} == {"README.md", "cassettes/README.md", "docs/long_turns.md"}
+    assert [page for page, _ in BLOCKS].count("README.md") >= 9
 
 
 def test_the_readme_names_every_argument_of_sagemakers() -> None:
