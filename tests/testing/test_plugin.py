@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -10,19 +11,19 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 # imported here, so that a run inside of this one does not leave them half known
 import anthropic  # noqa: F401
 import boto3  # noqa: F401
 import httpx2  # noqa: F401
 import pytest
-import vcr.cassette
+import vcr.cassette  # noqa: F401
 from google import genai  # noqa: F401
 
-from rxloop.testing import read_cassette
+from rxloop.testing import plugin, read_cassette
 from tests.providers import bedrock, gemini
-from tests.providers.anthropic import AnthropicServer, text, tool_use
+from tests.providers.anthropic import AnthropicServer, message, text, tool_use
 from tests.providers.bedrock import BedrockServer
 from tests.providers.gemini import GeminiServer
 from tests.providers.http import LocalServer, Reply, Request
@@ -51,11 +52,19 @@ def _echo(request: Request) -> Reply:
     return Reply.json({"asked": json.loads(request.body or b"null")})
 
 
+INI = """
+[pytest]
+addopts = --strict-markers --strict-config -p no:cacheprovider -p no:hypothesispytest
+asyncio_default_fixture_loop_scope = function
+filterwarnings = error
+"""
+
+
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project whose tests ask the server of the last `serving`."""
     monkeypatch.setenv("SERVER", "http://127.0.0.1:9")
-    pytester.makeini("[pytest]\naddopts = --strict-markers --strict-config -p no:cacheprovider\nasyncio_default_fixture_loop_scope = function\n")
+    pytester.makeini(INI)
     return pytester
 
 
@@ -439,7 +448,7 @@ def test_ask(cassette):
 
 
 STREAMS = {
-    "server-sent events": b"event: a\r\ndata: {\"t\": \"\xc3\xa9 \xf0\x9f\x98\x80 \xe2\x80\xa8\xc2\x85 \\u0000\"}\r\n\r\n: \x7f\n\n\xef\xbb\xbf\n",
+    "server-sent events": "event: a\r\ndata: {'t': 'é 😀 \u2028\x85 \\u0000'}\r\n\r\n: \x7f\n\n\ufeff\n".encode(),
     "an event stream": b"".join(bedrock.encoded(event) for event in bedrock.message(bedrock.text("Grüße"))),
     "nothing": b"",
 }
@@ -456,7 +465,9 @@ def test_ask(cassette):
 """,
     )
     with LocalServer() as server:
-        server.route(lambda _: Reply(200, {"content-type": "text/event-stream"}, [STREAMS[name]] if STREAMS[name] else []))
+        server.route(
+            lambda _: Reply(200, {"content-type": "text/event-stream"}, [STREAMS[name]] if STREAMS[name] else [])
+        )
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SERVER", server.url)
             project.runpytest_inprocess("--rxloop-record=once").assert_outcomes(passed=1)
@@ -622,3 +633,117 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
     return folder / "site"
+
+
+PYPROJECT = """
+[project]
+name = "sums"
+version = "0"
+
+[tool.pytest.ini_options]
+addopts = "--strict-markers -p no:cacheprovider"
+asyncio_default_fixture_loop_scope = "function"
+filterwarnings = ["error"]
+"""
+
+
+def _as_a_user(folder: Path, site: Path, server: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(site), **_environment(server)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def test_the_wheel_serves_a_project(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT)
+    (tmp_path / "tests").mkdir()
+    here = f"\n    assert rxloop.__file__.startswith({str(installed)!r})\n"
+    test = tmp_path / "tests" / "test_sums.py"
+    test.write_text(TURN.replace("ADAPTER()", "anthropic_adapter()") + here)
+    path = tmp_path / "tests" / "cassettes" / "test_sums" / "test_turn.yaml"
+    with AnthropicServer() as server:
+        missing = _as_a_user(tmp_path, installed, server.url)
+        assert server.requests == []
+        _say_anthropic(server)
+        recorded = _as_a_user(tmp_path, installed, server.url, "--rxloop-record=once")
+        assert len(server.requests) == 2
+    assert missing.returncode == 1
+    shown = path.relative_to(tmp_path)
+    assert f"there is no recording at {shown}" in missing.stdout
+    assert "pytest --rxloop-record=once tests/test_sums.py::test_turn" in missing.stdout
+    assert recorded.returncode == 0, recorded.stdout
+    assert "hush" not in path.read_text()
+    played = _as_a_user(tmp_path, installed, "http://127.0.0.1:9")
+    assert played.returncode == 0, played.stdout
+    assert "1 passed" in played.stdout
+    assert played.stderr == ""
+
+    test.write_text(test.read_text().replace("Be brief.", "Be verbose."))
+    changed = _as_a_user(tmp_path, installed, "http://127.0.0.1:9")
+    assert changed.returncode == 1
+    assert re.search(r'^-  "system": "Be brief."\n\+  "system": "Be verbose."$', changed.stdout, re.MULTILINE)
+    assert f"compared with number 1 of 2 in {shown}, the most similar one that was not played yet" in changed.stdout
+
+
+BLOCKS = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "docs" / "testing.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+)
+TESTS = [block for block in BLOCKS if "def test_" in block]
+SCRIPTS = [block for block in BLOCKS if "def test_" not in block]
+
+
+def _model(request: Request) -> Reply:
+    """It calls `add` once, where it may."""
+    body = request.json
+    called = body.get("tools") and "tool_result" not in str(body["messages"][-1])
+    return Reply(
+        200, {"content-type": "text/event-stream"}, message(tool_use("add", CALL) if called else text("It is 5."))
+    )
+
+
+@pytest.mark.parametrize("number", range(len(TESTS)))
+def test_the_tests_of_the_guide_pass(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    project.makepyfile(test_it=TESTS[number])
+    with AnthropicServer() as server:
+        server.route(_model)
+        for name, value in _environment(server.url).items():
+            monkeypatch.setenv(name, value)
+        recorded = project.runpytest_inprocess("--rxloop-record=once")
+    assert recorded.ret == 0
+    assert bool(server.requests) == bool(list(project.path.rglob("*.yaml"))) == ("cassette" in TESTS[number])
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+    assert project.runpytest_inprocess().ret == 0
+
+
+def test_the_scripts_of_the_guide_run(tmp_path: Path) -> None:
+    (tmp_path / "cassettes").symlink_to(ROOT / "cassettes")
+    printed = ""
+    for number, block in enumerate(SCRIPTS):
+        script = tmp_path / f"block_{number}.py"
+        script.write_text(block)
+        finished = subprocess.run(
+            [sys.executable, "-W", "error", script],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+        assert finished.stderr == ""
+        printed += finished.stdout
+    assert printed.startswith("T S")
+    assert len(TESTS) == 3
+    assert len(SCRIPTS) == 2
+
+
+def test_the_guide_knows_every_argument_and_mode() -> None:
+    guide = (ROOT / "docs" / "testing.md").read_text("utf-8")
+    arguments = [name for name in inspect.signature(plugin._Options).parameters if name != "name"]
+    assert [name for name in arguments if f"| `{name}=" not in guide] == []
+    assert [mode for mode in get_args(plugin.RecordMode) if f"| `{mode}`" not in guide] == []
