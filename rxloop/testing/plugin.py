@@ -85,8 +85,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         recording.failed = True
         if not recording.unmatched:
             raise
-        item.add_report_section("call", "failure of the test itself", "".join(traceback.format_exception(error)))
-        raise recording.failure() from error
+        if _REFUSED not in str(error):
+            shown = str(item.repr_failure(pytest.ExceptionInfo.from_exception(error)))
+            item.add_report_section("call", "failure of the test itself", shown)
+        # what led to it is the refusal itself, several times over
+        raise recording.failure(_where(error, item)) from None
     if getattr(item, "_excinfo", None):
         # unittest keeps its failures, and pytest shows them in place of any other
         recording.failed = True
@@ -154,6 +157,9 @@ class Recording:
         self._refused: set[ComparedRequest] = set()
         self._compared = lru_cache(256)(lambda *request: compared(*request, ignore=ignore))
 
+    def __repr__(self) -> str:
+        return f"<Recording {self._shown} {self.mode}>"
+
     @property
     def played(self) -> int:
         """How many responses were played back."""
@@ -177,14 +183,19 @@ class Recording:
         if left:
             raise AssertionError("\n".join([f"every response of {self._shown} must be played, but not", *left]))
 
-    def failure(self) -> BaseException:
-        """What a test that sent something else fails with."""
+    def failure(self, then: str | None = None) -> BaseException:
+        """
+        What a test that sent something else fails with.
+
+        Args:
+            then: what became of it in the test.
+        """
         more = len(self.unmatched) - _MOST_DIFFERENCES
         parts = self.unmatched[:_MOST_DIFFERENCES]
         if more > 0:
             parts = [*parts, f"… and {more} more"]
         again = f"if it should be so, record it again: pytest {_OPTION}=all {shlex.quote(self._node)}"
-        return pytest.fail.Exception("\n\n".join([*parts, again]), pytrace=False)
+        return pytest.fail.Exception("\n\n".join([*parts, *filter(None, [then]), again]), pytrace=False)
 
     @contextlib.contextmanager
     def used(self, base_url: str | None, *, anew: bool) -> Iterator[None]:
@@ -298,6 +309,13 @@ class _Options:
     record: RecordMode = "none"
     ignore: tuple[str, ...] = ()
     base_url: str | None = None
+
+
+def _where(error: BaseException, item: pytest.Item) -> str:
+    """Where in the test an error came to light."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(item.path)]
+    place = f" in line {lines[-1]} of {item.path.name}" if lines else ""
+    return f"the test ended with {type(error).__name__}{place}"
 
 
 def _options(item: pytest.Item) -> _Options:

@@ -175,7 +175,15 @@ def test_a_failure_of_the_test_itself_is_shown_too(project: pytest.Pytester) -> 
         patch.setenv("BODY", "b")
         result = project.runpytest_inprocess()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(['-"a"', '+"b"', "*failure of the test itself*", "AssertionError: ouch*"])
+    result.stdout.fnmatch_lines(
+        [
+            '-"a"',
+            '+"b"',
+            "the test ended with AssertionError in line 14 of test_it.py",
+            "*failure of the test itself*",
+            "*AssertionError: ouch*",
+        ]
+    )
 
 
 def test_a_response_is_played_once(project: pytest.Pytester) -> None:
@@ -616,8 +624,11 @@ def test_a_turn_is_recorded_and_played(
     monkeypatch.setenv("QUESTION", "What is 2+4?")
     result = project.runpytest_inprocess("--durations=0")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["-*What is 2+3?*", "+*What is 2+4?*", "*InvalidRequestError: *no recorded request*"])
+    result.stdout.fnmatch_lines(
+        ["-*What is 2+3?*", "+*What is 2+4?*", "the test ended with InvalidRequestError in line 31 of*"]
+    )
     assert _out(result).count("+++ sent") == 1
+    assert "see the test's report" not in _out(result)
 
 
 @pytest.fixture(scope="session")
