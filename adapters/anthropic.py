@@ -11,9 +11,16 @@ from pydantic_core import from_json, to_json
 from reactivex import Observable
 
 from rxloop.adapters.anthropic_cache import with_cache_points
-from rxloop.adapters.anthropic_decoder import PROVIDERS_CALLS, AnthropicBytesDecoder, AnthropicDecoder
+from rxloop.adapters.anthropic_decoder import PROVIDERS_CALLS, AnthropicBytesDecoder, AnthropicDecoder, usage_from
 from rxloop.adapters.anthropic_errors import classify
-from rxloop.adapters.anthropic_models import always_thinks, binds_thinking, has_structured_outputs, thinks_by_default
+from rxloop.adapters.anthropic_models import (
+    LONG_WINDOW,
+    always_thinks,
+    binds_thinking,
+    has_structured_outputs,
+    long_window,
+    thinks_by_default,
+)
 from rxloop.adapters.anthropic_vertex import check_vertex_fields
 from rxloop.adapters.base import Adapter
 from rxloop.adapters.cache_points import Lifetime, check_lifetime
@@ -175,6 +182,27 @@ class AnthropicAdapter(Adapter):
         if tool_results:
             messages.append({"role": "user", "content": [_result_block(item) for item in tool_results]})
         return messages
+
+    def context_window(self) -> int | None:
+        """The model's window, with the beta for a longer one if that is asked for."""
+        betas = [self._fields.get("betas")]
+        for headers in (self._fields.get("extra_headers"), self.client.default_headers):
+            betas += [value for name, value in dict(headers or ()).items() if name.lower() == "anthropic-beta"]
+        window = super().context_window()
+        return LONG_WINDOW if window is not None and any(map(long_window, betas)) else window
+
+    def prompt_tokens(self, result: StepResult) -> int:
+        """
+        How many tokens the prompt had, or 0 where the provider ran tools of its own and counted each of its rounds.
+
+        Source: https://platform.claude.com/docs/en/build-with-claude/compaction#understanding-usage
+        """
+        rounds = result.raw_usage.get("iterations")
+        for counted in reversed(rounds if isinstance(rounds, list) else []):
+            if isinstance(counted, Mapping) and counted.get("type") == "message":
+                return usage_from(counted).input_tokens
+        ran = result.raw_usage.get("server_tool_use")
+        return 0 if isinstance(ran, Mapping) and any(ran.values()) else result.usage.input_tokens
 
     def history_results(self, conversation: Conversation) -> list[HistoryResult]:
         """The tool results of a conversation, oldest first."""

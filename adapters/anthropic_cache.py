@@ -51,7 +51,14 @@ def _blocks_of(content: Any) -> list[Any]:
 
 
 def _seen(blocks: Iterable[Any]) -> list[Block]:
-    return [Block(_is_fit(block), _mark_of(block)) for block in blocks]
+    return [Block(_is_fit(block), _mark_of(block), _inner_of(block)) for block in blocks]
+
+
+def _inner_of(block: Any) -> tuple[Lifetime, ...]:
+    content = block.get("content") if isinstance(block, Mapping) else None
+    if not isinstance(content, (list, tuple)):
+        return ()
+    return tuple(mark for item in content if (mark := _mark_of(item)) is not None)
 
 
 def _is_fit(block: Any) -> bool:

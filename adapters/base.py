@@ -14,7 +14,7 @@ from reactivex import Observable
 from rxloop.adapters.text_stream import StreamRequest, TextStream, append_text, begin_text, text_step
 from rxloop.breaker import Breaker
 from rxloop.errors import ConfigurationError
-from rxloop.reclaim import HistoryResult
+from rxloop.reclaim import HistoryResult, window_of
 from rxloop.steps import Conversation, Step, StepResult, ToolResult
 
 __all__ = ("Adapter",)
@@ -160,6 +160,14 @@ class Adapter:
             schema: JSON schema of the answer, an object.
         """
         return False
+
+    def context_window(self) -> int | None:
+        """How many tokens the model takes; ``None`` where that is not known, by default what its name tells."""
+        return window_of(self.model)
+
+    def prompt_tokens(self, result: StepResult) -> int:
+        """How many tokens the prompt of this reply had; 0 where the provider's figures do not tell."""
+        return result.usage.input_tokens
 
     def history_results(self, conversation: Conversation) -> Sequence[HistoryResult]:
         """The tool results of a conversation, oldest first; none by default, so that none can give way to a note."""

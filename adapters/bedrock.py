@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from pydantic_core import from_json, to_json
 from reactivex import Observable
 
-from rxloop.adapters.anthropic_models import always_thinks, binds_thinking, thinks_by_default
+from rxloop.adapters.anthropic_models import LONG_WINDOW, always_thinks, binds_thinking, long_window, thinks_by_default
 from rxloop.adapters.aws_errors import classify
 from rxloop.adapters.aws_sdk import CLIENTS_OWN, call_for_stream, check_content_type, default_client, prepare
 from rxloop.adapters.base import Adapter
@@ -202,6 +202,13 @@ class BedrockAdapter(Adapter):
         if tool_results:
             messages.append({"role": "user", "content": [_result_block(item) for item in tool_results]})
         return messages
+
+    def context_window(self) -> int | None:
+        """The model's window, with Claude's beta for a longer one if that is asked for."""
+        window = super().context_window()
+        further = self._fields.get("additionalModelRequestFields")
+        betas = further.get("anthropic_beta") if isinstance(further, Mapping) else None
+        return LONG_WINDOW if window is not None and long_window(betas) else window
 
     def history_results(self, conversation: Conversation) -> list[HistoryResult]:
         """The tool results of a conversation, oldest first."""

@@ -24,10 +24,16 @@ class Block:
     Args:
         fit: whether it can carry a marker.
         marked: the lifetime of the marker that the caller gave it; ``None`` if there is none.
+        inner: those of the markers within it, as in the content of a tool's result; they come before its own.
     """
 
     fit: bool = True
     marked: Lifetime | None = None
+    inner: tuple[Lifetime, ...] = ()
+
+    def marks(self) -> tuple[Lifetime, ...]:
+        """All its markers."""
+        return self.inner if self.marked is None else (*self.inner, self.marked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ def plan_cache_points(
 
     Source: https://platform.claude.com/docs/en/build-with-claude/prompt-caching
     """
-    own = [block.marked for section in (tools, system, *messages) for block in section if block.marked is not None]
+    own = [mark for section in (tools, system, *messages) for block in section for mark in block.marks()]
     left = most - len(own)
     tool: tuple[int, Lifetime] | None = None
     last_system: tuple[int, Lifetime] | None = None
@@ -94,11 +100,11 @@ def plan_cache_points(
         if place is not None:
             last_system = (
                 place,
-                _lifetime(lifetime, before=[tools, system[:place]], after=[system[place:], *messages]),
+                _lifetime(lifetime, before=[tools, system[: place + 1]], after=[system[place + 1 :], *messages]),
             )
             left -= 1
         elif not system and (place := _last(tools)) is not None:
-            tool = (place, _lifetime(lifetime, before=[tools[:place]], after=[tools[place:], *messages]))
+            tool = (place, _lifetime(lifetime, before=[tools[: place + 1]], after=[tools[place + 1 :], *messages]))
             left -= 1
     plan = CachePlan(tool, last_system)
     for index in _tails(users):
@@ -107,9 +113,9 @@ def plan_cache_points(
         place = _last(messages[index])
         if place is None:
             continue
-        before = [tools, system, *messages[:index], messages[index][:place]]
+        before = [tools, system, *messages[:index], messages[index][: place + 1]]
         plan.messages[index, place] = _lifetime(
-            lifetime, before=before, after=[messages[index][place:], *messages[index + 1 :]]
+            lifetime, before=before, after=[messages[index][place + 1 :], *messages[index + 1 :]]
         )
         left -= 1
     return plan
@@ -135,8 +141,8 @@ def _last(blocks: Sequence[Block]) -> int | None:
 
 
 def _lifetime(wanted: Lifetime, *, before: Sequence[Sequence[Block]], after: Sequence[Sequence[Block]]) -> Lifetime:
-    if any(block.marked == "5m" for section in before for block in section):
+    if any("5m" in block.marks() for section in before for block in section):
         return "5m"
-    if any(block.marked == "1h" for section in after for block in section):
+    if any("1h" in block.marks() for section in after for block in section):
         return "1h"
     return wanted

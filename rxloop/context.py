@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from rxloop.adapters.base import Adapter
 from rxloop.reclaim import Reclaim, estimated_tokens, plan_reclaim
-from rxloop.steps import Step
-from rxloop.usage import Usage
+from rxloop.steps import Step, StepResult
 
 __all__ = ("Context",)
 
@@ -39,23 +38,28 @@ class Context:
         self._estimated = 0
         self._scale = 1.0
 
-    def observe(self, step: Step, usage: Usage) -> None:
+    def observe(self, step: Step, result: StepResult) -> None:
         """What the provider counted of a step's prompt."""
-        if not usage.input_tokens:
+        counted = self._adapter.prompt_tokens(result)
+        if not counted:
             return
         estimated = _estimate(step)
         growth = estimated - self._estimated
         if self._counted and growth >= _LEAST_GROWTH:
             least, most = _SCALES
-            self._scale = min(max((usage.input_tokens - self._counted) / growth, least), most)
-        self._counted, self._estimated = usage.input_tokens, estimated
+            self._scale = min(max((counted - self._counted) / growth, least), most)
+        self._counted, self._estimated = counted, estimated
 
-    def fitted(self, step: Step) -> Step | None:
-        """The step with a prompt that fits; ``None`` where not enough of it can give way."""
+    def fitted(self, step: Step) -> tuple[Step, bool]:
+        """
+        The step with a prompt that fits, or with the least that there can be of it, and whether that fits.
+
+        An estimate alone is no reason not to ask: only what was counted once tells that a prompt does not fit.
+        """
         before = self._expected(step)
         reclaim = self._reclaim
         if before <= reclaim.threshold * self._window:
-            return step
+            return step, True
         plan = plan_reclaim(
             self._adapter.history_results(step.conversation),
             free=before - int(reclaim.target * self._window),
@@ -63,13 +67,12 @@ class Context:
             scale=self._scale,
         )
         after = before - plan.freed
-        if after > _FULL * self._window:
-            return None
+        fits = not self._counted or after <= _FULL * self._window
         if not plan.notes:
-            return step
+            return step, fits
         changed = min(message for message, _ in plan.notes)
         conversation = self._adapter.after_change(self._adapter.with_notes(step.conversation, plan.notes), changed + 1)
-        return replace(step, conversation=conversation, reclaimed=(before, after))
+        return replace(step, conversation=conversation, reclaimed=(before, after)), fits
 
     def _expected(self, step: Step) -> int:
         added = _estimate(step) - self._estimated

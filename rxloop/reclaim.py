@@ -22,6 +22,8 @@ _MEDIA_CHARACTERS = 2000
 _ENCODED = ("bytes", "data")
 """The fields in which the providers have images and documents, as base64."""
 
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{64}")
+
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
@@ -49,7 +51,8 @@ class Reclaim:
         if self.window is not None:
             whole("window", self.window, minimum=1)
         whole("keep_steps", self.keep_steps, minimum=0)
-        if not 0 < self.target <= self.threshold <= 1:
+        shares = (self.target, self.threshold)
+        if not all(isinstance(share, (int, float)) for share in shares) or not 0 < self.target <= self.threshold <= 1:
             raise ConfigurationError(
                 f"target and threshold must be 0 < target <= threshold <= 1, but got {self.target!r} and "
                 f"{self.threshold!r}"
@@ -97,7 +100,7 @@ def plan_reclaim(results: Sequence[HistoryResult], *, free: int, keep_steps: int
         scale: how many tokens there have been for each that was estimated.
     """
     messages = sorted({result.place[0] for result in results})
-    kept = set(messages[len(messages) - keep_steps :]) if keep_steps else set()
+    kept = set(messages[-keep_steps:]) if keep_steps else set()
     notes: dict[tuple[int, int], str] = {}
     freed = 0
     for result in results:
@@ -131,7 +134,8 @@ def estimated_tokens(value: Any) -> int:
 
 
 def _member(key: Any, value: Any) -> int:
-    encoded = key in _ENCODED and isinstance(value, str) and len(value) > _MEDIA_CHARACTERS
+    # a tool may call its text so too
+    encoded = key in _ENCODED and isinstance(value, str) and len(value) > _MEDIA_CHARACTERS and _BASE64.match(value)
     return _MEDIA_TOKENS if encoded else estimated_tokens(value)
 
 

@@ -108,9 +108,9 @@ class Run:
 
     def begin(self) -> Step:
         """The first step."""
-        first = self._next_step(0, self._step.conversation, {})
-        # an estimate alone is no reason not to ask
-        self._step = first if self._context is None else self._context.fitted(first) or first
+        self._step = self._next_step(0, self._step.conversation, {})
+        if self._context is not None:
+            self._step, _ = self._context.fitted(self._step)
         return self._step
 
     def advance(self, step: Step, settled: StepSettled) -> Step | None:
@@ -137,12 +137,11 @@ class Run:
             conversation = self.adapter.begin(conversation, result.correction)
         following = self._next_step(step.index + 1, conversation, {**step.carry, **result.carry})
         if self._context is not None:
-            self._context.observe(step, result.usage)
-            fitted = self._context.fitted(following)
-            if fitted is None:
+            self._context.observe(step, result)
+            following, fits = self._context.fitted(following)
+            if not fits:
                 self._overflowed = True
                 return None
-            following = fitted
         # from here on nothing fails: what counts as past must not be counted as present too
         self._text = self._prefix + result.text
         # the reply to a pause goes on in the middle of the answer

@@ -38,7 +38,7 @@ from rxloop.operators import (
     usage_scan,
 )
 from rxloop.output import Output
-from rxloop.reclaim import Reclaim, window_of
+from rxloop.reclaim import Reclaim
 from rxloop.run import Run, announce, conclude, unique_names
 from rxloop.steps import Conversation, Step, TurnResult
 from rxloop.tools import ResolveTool, Tool, tool
@@ -146,7 +146,7 @@ class Turn(Observable[TurnEvent]):
         self._system = system
         self._on_end = on_end
         self._turn_id = turn_id
-        self._reclaim = _with_window(Reclaim() if reclaim == "default" else reclaim, adapter.model)
+        self._reclaim = _with_window(Reclaim() if reclaim == "default" else reclaim, adapter)
         self._lists_tools = callable(tools)
         self._tools = _lister(tools, adapter)
         self._output = None if output is None else output if isinstance(output, Output) else Output(output)
@@ -356,11 +356,11 @@ def _opening(step: Step) -> tuple[TurnEvent, ...]:
     return (StepStarted(step.index), ContextReclaimed(step.index, *step.reclaimed))
 
 
-def _with_window(reclaim: Reclaim | None, model: str) -> Reclaim | None:
+def _with_window(reclaim: Reclaim | None, adapter: Adapter) -> Reclaim | None:
     """The setting with the model's window; ``None`` where it is not known."""
     if reclaim is None or reclaim.window is not None:
         return reclaim
-    window = window_of(model)
+    window = adapter.context_window()
     return None if window is None else replace(reclaim, window=window)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -177,6 +178,14 @@ def test_the_callers_own_markers_stay_and_count() -> None:
     request = anthropic_request(step(conversation=conversation, system="Be brief."))
     assert sum("cache_control" in block for block in _blocks(request)) == 4
     assert request["system"][0]["cache_control"] == EPHEMERAL
+
+
+def test_markers_in_the_results_of_tools_count() -> None:
+    marked = {"type": "text", "text": "x", "cache_control": EPHEMERAL}
+    answer = {"type": "tool_result", "tool_use_id": "t", "content": [marked]}
+    conversation = [{"role": "user", "content": "x"}, *[{"role": "user", "content": [answer]}] * 3]
+    request = anthropic_request(step(conversation=conversation, system="Be brief."))
+    assert json.dumps(request).count("cache_control") == 4
 
 
 @pytest.mark.parametrize("fields", [{"cache": None}, {"cache_control": EPHEMERAL}])

@@ -233,6 +233,82 @@ async def test_an_earlier_conversation_is_shortened_before_the_first_request() -
     assert json.dumps(first.conversation).count("was removed") == 0, "the caller's conversation stays as it is"
 
 
+@pytest.mark.asyncio
+async def test_what_cannot_fit_is_shortened_before_the_first_request_too() -> None:
+    async with anthropic(4) as served:
+        first = await Turn(served.adapter, "x", tools=[search], retry=NO_RETRY, reclaim=None).result()
+        turn = Turn(
+            served.adapter,
+            "y",
+            conversation=first.conversation,
+            tools=[search],
+            max_steps=1,
+            retry=NO_RETRY,
+            reclaim=Reclaim(window=3000, keep_steps=1),
+        )
+        events, _ = await events_of(turn)
+    assert "context_reclaimed" in [event.type for event in events]
+    assert json.dumps(served.bodies[4]).count("was removed") == 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"input_tokens": 240_000, "server_tool_use": {"web_search_requests": 3}},
+        {
+            "input_tokens": 240_000,
+            "iterations": [
+                {"type": "message", "input_tokens": 100_000},
+                {"type": "message", "input_tokens": 500, "cache_read_input_tokens": 100},
+                {"type": "compaction", "input_tokens": 139_400},
+            ],
+        },
+    ],
+    ids=["uncounted", "counted"],
+)
+async def test_the_rounds_of_the_providers_own_tools_are_no_size_of_the_prompt(usage: dict[str, Any]) -> None:
+    with AnthropicServer() as server:
+        for number in range(2):
+            searched = messages_api.server_tool("web_search", {"query": "q"})
+            server.reply(*searched, messages_api.tool_use("search", {"query": "q"}, id=f"t{number}"), usage=usage)
+        server.reply(messages_api.text("Found."), usage={"input_tokens": 900, "output_tokens": 3})
+        async with server.client() as client:
+            adapter = AnthropicAdapter(client, model="claude-haiku-4-5")
+            events, result = await events_of(Turn(adapter, "x", tools=[search], retry=NO_RETRY))
+    assert (result.finish_reason, result.text) == ("stop", "Found.")
+    assert "context_reclaimed" not in [event.type for event in events]
+
+
+@pytest.mark.asyncio
+async def test_the_beta_for_a_longer_window_counts() -> None:
+    header = {"anthropic-beta": "files-api-2025-04-14, context-1m-2025-08-07"}
+    beta = ["context-1m-2025-08-07"]
+    with AnthropicServer() as server:
+        async with server.client() as client:
+            adapters = [
+                AnthropicAdapter(client, model="claude-sonnet-4-5"),
+                AnthropicAdapter(client, model="claude-sonnet-4-5", betas=beta),
+                AnthropicAdapter(client, model="claude-sonnet-4-5", extra_headers={"Anthropic-Beta": beta[0]}),
+                AnthropicAdapter(client.with_options(default_headers=header), model="claude-sonnet-4-5"),
+                AnthropicAdapter(client, model="a model of tomorrow", betas=beta),
+            ]
+    assert [adapter.context_window() for adapter in adapters] == [200_000, *[1_000_000] * 3, None]
+
+
+def test_the_beta_for_a_longer_window_counts_on_bedrock() -> None:
+    name = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+    with BedrockServer() as server:
+        client = server.client()
+        fields = {"anthropic_beta": ["context-1m-2025-08-07"]}
+        adapters = [
+            BedrockAdapter(client, model=name),
+            BedrockAdapter(client, model=name, additionalModelRequestFields=fields),
+        ]
+        client.close()
+    assert [adapter.context_window() for adapter in adapters] == [200_000, 1_000_000]
+
+
 def results(*sizes: int, per_message: int = 1) -> list[HistoryResult]:
     return [
         HistoryResult((index // per_message, index % per_message), "tool", "x" * size)
@@ -248,6 +324,8 @@ def results(*sizes: int, per_message: int = 1) -> list[HistoryResult]:
         (1000, 0, [(0, 0), (1, 0)]),
         (10**6, 0, [(0, 0), (1, 0), (2, 0), (3, 0)]),
         (10**6, 1, [(0, 0), (1, 0), (2, 0)]),
+        (10**6, 4, []),
+        (10**6, 5, []),
         (10**6, 9, []),
     ],
 )
@@ -281,6 +359,7 @@ def test_a_note_says_what_was_there() -> None:
         ([1, 2], 2),
         ({"abcd": "abcdefgh"}, 3),
         ({"data": "QUJD" * 5000}, 1601),
+        ({"data": "word " * 20000}, 25001),
     ],
 )
 def test_estimates(value: Any, tokens: int) -> None:
@@ -291,6 +370,8 @@ def test_estimates(value: Any, tokens: int) -> None:
     ("model", "window"),
     [
         ("claude-sonnet-4-5", 200_000),
+        ("claude-haiku-4-5-20251001", 200_000),
+        ("claude-haiku-5-5", 1_000_000),
         ("us.anthropic.claude-opus-4-5-v1:0", 200_000),
         ("models/gemini-3.8-flash", 1_048_576),
         ("amazon.nova-micro-v1:0", 128_000),
@@ -311,6 +392,8 @@ def test_windows_that_are_known(model: str, window: int | None) -> None:
         {"keep_steps": -1},
         {"threshold": 0},
         {"threshold": 1.1},
+        {"threshold": "x"},
+        {"target": None},
         {"target": 0.9},
         {"target": 0},
     ],

@@ -35,10 +35,12 @@ MODELS = [
     ("claude-opus-5", True, True, False, False, 1_000_000),
     ("claude-fable-5", True, True, True, False, 1_000_000),
     ("claude-fable-5-1", True, True, True, True, 1_000_000),
+    ("claude-fable-5-20260901", True, True, True, False, 1_000_000),
+    ("claude-fable-5-1-20261002", True, True, True, True, 1_000_000),
     ("claude-mythos-5-2", True, True, True, True, 1_000_000),
     ("claude-sonnet-5-5", True, True, True, True, 1_000_000),
     ("global.anthropic.claude-opus-5-5-v1:0", True, True, True, True, 1_000_000),
-    ("claude-haiku-5-5", True, True, True, True, None),
+    ("claude-haiku-5-5", True, True, True, True, 1_000_000),
     ("claude-opus-6", True, True, True, True, None),
     ("claude-test", True, False, False, False, None),
 ]

@@ -57,6 +57,15 @@ def test_the_callers_own_count(own: int, added: int) -> None:
     assert (found.system is not None) + len(found.messages) == added
 
 
+def test_markers_within_a_block_count_and_come_before_its_own() -> None:
+    inner = Block(inner=("5m", "5m"))
+    found = plan([], [FREE], [[FREE], [FREE], [inner]], "1h")
+    # five minutes is what may follow them
+    assert found == CachePlan(None, (0, "1h"), {(2, 0): "5m"})
+    late = plan([], [FREE], [[FREE], [FREE], [Block(inner=("1h",))]])
+    assert late == CachePlan(None, (0, "1h"), {(2, 0): "5m", (0, 0): "1h"})
+
+
 def test_an_hour_comes_before_five_minutes() -> None:
     assert plan([FIVE, FREE], [FREE], [[FREE]], "1h") == CachePlan(None, (0, "5m"), {(0, 0): "5m"})
     assert plan([], [FREE], [[FREE], [FREE], [HOUR, FREE]], "5m") == CachePlan(
