@@ -39,10 +39,8 @@ async def test_it_says_what_is_written() -> None:
         ["Take ", "a coat."],
         usage=Usage(7, 3),
     )
-    events: list[TurnEvent] = []
     async with Turn(adapter, "Do I need a coat?", tools=[weather]).stream() as stream:
-        async for event in stream:
-            events.append(event)
+        events = [event async for event in stream]
     result = stream.result
     check_grammar(events)
     assert result.text == "Take a coat."
