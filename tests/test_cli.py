@@ -353,7 +353,6 @@ class TestReplay:
         assert run("replay")[0] == 2
         assert run("replay", "x.jsonl", "--speed", "-1")[0] == 2
 
-
     def test_a_picture(self, run: Run, tmp_path: Path) -> None:
         picture = tmp_path / "turn.svg"
         status, out, err = run("replay", str(CASSETTES / "tool_round_trip.yaml"), "--svg", str(picture))
