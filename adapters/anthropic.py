@@ -186,7 +186,7 @@ class AnthropicAdapter(Adapter):
     def context_window(self) -> int | None:
         """The model's window, with the beta for a longer one if that is asked for."""
         betas = [self._fields.get("betas")]
-        for headers in (self._fields.get("extra_headers"), self.client.default_headers):
+        for headers in (self._fields.get("extra_headers"), getattr(self.client, "default_headers", None)):
             betas += [value for name, value in dict(headers or ()).items() if name.lower() == "anthropic-beta"]
         window = super().context_window()
         return LONG_WINDOW if window is not None and any(map(long_window, betas)) else window
