@@ -47,7 +47,8 @@ class Output:
     Args:
         kind: a pydantic model, a dataclass, a TypedDict or any other type that pydantic knows; or a JSON schema, whose
             payloads are validated with the package jsonschema (``pip install "rxloop[schema]"``).
-        mode: how the model is brought to give it. ``native`` uses the provider's own way, without tools.
+        mode: how the model is brought to give it. ``native`` uses the provider's own way, without tools; a turn refuses
+            a schema that this way cannot express.
             ``cooperative`` declares the tool ``final_result``, which the model calls when it is ready. ``coercive``
             also makes it call a tool in every step, and ``final_result`` in the last one. ``auto`` is the provider's
             native way without tools, and the adapter's own choice with tools.

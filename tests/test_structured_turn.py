@@ -1098,10 +1098,24 @@ async def test_a_schema_that_cannot_be_closed_goes_through_the_tool(name: str, k
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["anthropic", "vertex-claude", "bedrock"])
+async def test_native_by_name_is_refused_where_the_schema_cannot_be_closed(name: str) -> None:
+    async with wired(name) as wire:
+        for kind, words in (
+            (dict[str, int], "but result is an object with any keys"),
+            (Tree, r"but #/\$defs/Tree holds itself"),
+        ):
+            with pytest.raises(ConfigurationError, match=f"^output in the mode 'native' must have .*, {words}; "):
+                Turn(wire.adapter, "x", output=Output(kind, mode="native"))
+        assert wire.bodies == []
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["ai-studio", "vertex-gemini"])
 async def test_gemini_takes_every_schema(name: str) -> None:
     async with wired(name) as wire:
         wire.reply(text=json.dumps(TREE))
+        Turn(wire.adapter, "x", output=Output(Tree, mode="native"))
         result = await Turn(wire.adapter, "x", output=Tree, retry=NO_RETRY).result()
         [body] = wire.bodies
     assert result.output == Tree(value=1, children=[Tree(value=2)])
