@@ -22,6 +22,9 @@ OutputMode = Literal["auto", "native", "cooperative", "coercive"]
 
 _DESCRIPTION = "Give the final answer of this conversation and end it. Call it once you have what the answer needs."
 _WRAPPED = "result"
+_DEEPEST = 100
+"""How many objects and lists a schema may have inside one another: whatever reads it does so by recursion."""
+
 _LONGEST = 2000
 """How many characters of what is wrong a model reads."""
 
@@ -143,10 +146,31 @@ def _adapter_of(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
         raise ConfigurationError(f"output must be a type here, but got {kind!r:.200}")
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
-        return adapter, adapter.json_schema()
-    except (PydanticUserError, NameError) as error:
+        schema = adapter.json_schema()
+    except (PydanticUserError, NameError, RecursionError) as error:
         reason = str(getattr(error, "message", error)).partition("\n")[0].rstrip(".")
-        raise ConfigurationError(f"output must have a JSON schema, but {kind!r} has none: {reason}") from error
+        raise ConfigurationError(f"output must have a JSON schema, but {kind!r:.200} has none: {reason}") from error
+    _check_depth(schema)
+    return adapter, schema
+
+
+def _check_depth(schema: Mapping[str, Any]) -> None:
+    """
+    Check how deep a schema goes, without recursion.
+
+    Raises:
+        ConfigurationError: too deep.
+    """
+    level: list[Any] = [schema]
+    for _ in range(_DEEPEST):
+        inside = [part for node in level for part in (node.values() if isinstance(node, Mapping) else node)]
+        # each but once: one that holds itself twice would be twice as many at each level
+        level = list({id(part): part for part in inside if isinstance(part, (Mapping, list, tuple))}.values())
+        if not level:
+            return
+    raise ConfigurationError(
+        f"output must have a schema of at most {_DEEPEST} objects and lists inside one another, but got more"
+    )
 
 
 def _of_type(kind: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
@@ -176,6 +200,7 @@ def _of_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[Any
         raise ConfigurationError(
             'output of a JSON schema needs the package jsonschema: pip install "rxloop[schema]"'
         ) from error
+    _check_depth(schema)
     own = copy.deepcopy(dict(schema))
     cls = validator_for(own, default=Draft202012Validator)
     try:

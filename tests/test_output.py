@@ -313,6 +313,38 @@ def test_a_schema_that_never_ends_is_the_payloads_fault(schema: dict[str, Any]) 
 # errors at construction
 
 
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def test_a_schema_may_not_be_too_deep() -> None:
+    payload: Any = 1
+    for _ in range(49):
+        payload = {"a": payload}
+    assert Output(nested(49)).validate(payload) == payload
+    endless: dict[str, Any] = {"type": "object"}
+    endless["properties"] = {"a": endless, "b": endless}
+    kind: Any = int
+    for _ in range(150):
+        kind = list[kind]
+    words = "^output must have a schema of at most 100 objects and lists inside one another, but got more$"
+    for deep in (nested(50), nested(200), nested(5000), endless, kind):
+        with pytest.raises(ConfigurationError, match=words):
+            Output(deep)
+    for _ in range(250):
+        kind = list[kind]
+    with pytest.raises(ConfigurationError, match=r"^output must have a JSON schema, but list.* has none: "):
+        Output(kind)
+
+
+def test_boolean_schemas_are_schemas() -> None:
+    output = Output({"type": "object", "properties": {"a": {"allOf": [True]}}})
+    assert output.validate({"a": [1]}) == {"a": [1]}
+
+
 def local_class() -> type:
     class Local(BaseModel):
         other: Missing  # type: ignore[name-defined]  # noqa: F821
