@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -70,6 +72,8 @@ class Output:
         if mode not in get_args(OutputMode):
             raise ConfigurationError(f"mode must be one of {', '.join(get_args(OutputMode))}, but got {mode!r}")
         instance("description", description, str)
+        if not description.strip():
+            raise ConfigurationError(f"description must not be empty, but got {description!r}")
         whole("retries", retries, minimum=0)
         schema, self._check = _of_schema(kind) if isinstance(kind, Mapping) else _of_type(kind)
         self.kind = kind
@@ -144,6 +148,10 @@ def _adapter_of(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
 
     if isinstance(kind, (str, Mapping, Output)):
         raise ConfigurationError(f"output must be a type here, but got {kind!r:.200}")
+    if inspect.isroutine(kind) or isinstance(kind, functools.partial):
+        # pydantic would call it with what the model gives
+        name = getattr(kind, "__name__", kind)
+        raise ConfigurationError(f"output must be a type, a JSON schema or an Output, but got function {name!s:.200}")
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         schema = adapter.json_schema()

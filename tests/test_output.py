@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -359,6 +360,12 @@ def local_class() -> type:
         (lambda: Output(Callable[[int], int]), "has none: Cannot generate a JsonSchema"),
         (lambda: Output(type), "has none: Cannot generate a JsonSchema"),
         (lambda: Output(local_class()), "has none: `.*Local.*` is not fully defined"),
+        (
+            lambda: Output(local_class),
+            "^output must be a type, a JSON schema or an Output, but got function local_class$",
+        ),
+        (lambda: Output([].append), "^output must be a type, a JSON schema or an Output, but got function append$"),
+        (lambda: Output(partial(local_class)), r"or an Output, but got function functools\.partial"),
         (lambda: Output("City"), "^output must be a type here, but got 'City'$"),
         (lambda: Output(Output(City)), "^output must be a type here, but got <Output 'City' auto>$"),
         (lambda: Output({"type": "banana"}), "output must be a JSON schema, but it is none: 'banana' is not"),
@@ -371,6 +378,8 @@ def local_class() -> type:
         (lambda: Output(City, mode="forced"), "^mode must be one of auto, native, cooperative, coercive, but got"),  # type: ignore[arg-type]
         (lambda: Output(City, retries=-1), "^retries must be a whole number >= 0, but got -1$"),
         (lambda: Output(City, retries=True), "^retries must be a whole number >= 0, but got True$"),
+        (lambda: Output(City, description=""), "^description must not be empty, but got ''$"),
+        (lambda: Output(City, description=" "), "^description must not be empty, but got ' '$"),
         (lambda: Output(City, description=None), "^description must be str, but got None$"),  # type: ignore[arg-type]
     ],
 )
