@@ -7,6 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
+from urllib.parse import urldefrag, urljoin
 
 from rxloop.checks import instance, whole
 from rxloop.errors import ConfigurationError, describe
@@ -231,7 +232,7 @@ def _of_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[Any
             raise InvalidPayloadError("; ".join(faults)[:_LONGEST])
         return value
 
-    return own, check
+    return _local(own), check
 
 
 def _references_checked(schema: dict[str, Any]) -> SchemaRegistry:
@@ -239,7 +240,7 @@ def _references_checked(schema: dict[str, Any]) -> SchemaRegistry:
     What the references of a schema are looked up in.
 
     Raises:
-        ConfigurationError: one leads nowhere.
+        ConfigurationError: one leads nowhere, or by nothing but references to itself.
     """
     from referencing import Registry
     from referencing.exceptions import Unresolvable
@@ -248,19 +249,53 @@ def _references_checked(schema: dict[str, Any]) -> SchemaRegistry:
     resource = DRAFT202012.create_resource(schema)
     place = resource.id() or ""
     registry: SchemaRegistry = Registry().with_resource(place, resource)
-    resolver = registry.resolver(place)
+    followed: set[int] = set()
 
     def looked_up(reference: str) -> str:
-        try:
-            resolver.lookup(reference)
-        except Unresolvable as error:
-            raise ConfigurationError(
-                f"output must refer to its own parts only, but {reference!r} is not among them"
-            ) from error
+        resolver, passed = registry.resolver(place), set[int]()
+        following: Any = reference
+        while isinstance(following, str):
+            try:
+                found = resolver.lookup(following)
+            except Unresolvable as error:
+                raise ConfigurationError(
+                    f"output must refer to its own parts only, but {following!r} is not among them"
+                ) from error
+            target: Any = found.contents
+            if id(target) in passed:
+                raise ConfigurationError(
+                    f"output must have references that lead to a schema, but {reference!r} leads to references alone"
+                )
+            if id(target) in followed:
+                break
+            passed.add(id(target))
+            resolver, following = found.resolver, target.get("$ref") if isinstance(target, Mapping) else None
+        followed.update(passed)
         return reference
 
     _with_references(schema, looked_up)
     return registry
+
+
+def _local(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The schema with references to its own root, by the root's name, as references that need no name.
+
+    Raises:
+        ConfigurationError: without the name one leads nowhere.
+    """
+    name = schema.get("$id")
+    if not isinstance(name, str) or not name.rstrip("#"):
+        return dict(schema)
+    own = urldefrag(name).url
+
+    def local(reference: str) -> str:
+        target = urldefrag(urljoin(own, reference))
+        return f"#{target.fragment}" if target.url == own else reference
+
+    changed: dict[str, Any] = _with_references(schema, local)
+    _references_checked({key: value for key, value in changed.items() if key != "$id"})
+    return changed
 
 
 def _with_references(schema: Any, change: Callable[[str], str]) -> Any:
