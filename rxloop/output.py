@@ -108,9 +108,9 @@ class Output:
             raise InvalidPayloadError(f"in {_WRAPPED}: {error}") from error
 
 
-def partial_snapshot(adapter: TypeAdapter[Any], text: str, *, wrapped: bool) -> Any:
+def partial_snapshot(adapter: TypeAdapter[Any], text: str, *, wrapped: bool) -> tuple[Any, Any]:
     """
-    The value that the beginning of a payload stands for.
+    The value that the beginning of a payload stands for, and the JSON value that it was made of.
 
     Raises:
         ValueError: it stands for none yet.
@@ -124,7 +124,7 @@ def partial_snapshot(adapter: TypeAdapter[Any], text: str, *, wrapped: bool) -> 
         value = value[_WRAPPED]
     try:
         # as JSON, in which a date is text also where the model is strict
-        return adapter.validate_json(to_json(value), experimental_allow_partial="trailing-strings")
+        return adapter.validate_json(to_json(value), experimental_allow_partial="trailing-strings"), value
     except Exception as error:
         # a validator of the caller's may not expect half a value
         raise ValueError(describe(error)) from error

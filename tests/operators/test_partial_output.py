@@ -150,6 +150,19 @@ def test_a_validator_that_fails_on_half_a_value_is_no_failure() -> None:
     assert streamed(Picky, '{"name": "Ro', 'me"}') == [Picky.model_construct(name="ROMA")]
 
 
+class Incomparable(City):
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("I am like nothing")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_values_that_cannot_be_compared_are_compared_by_their_json() -> None:
+    made = streamed(Incomparable, '{"name": "Ro', 'me"', " ", ', "people": 3', "}")
+    assert [type(snapshot) for snapshot in made] == [Incomparable] * 3
+    assert [(snapshot.name, snapshot.people) for snapshot in made] == [("Ro", 0), ("Rome", 0), ("Rome", 3)]
+
+
 def test_a_provider_that_does_not_stream_arguments_makes_one() -> None:
     whole = ToolCallReceived(0, "f", "final_result", {"name": "Rome", "people": 3})
     assert snapshots(City, StepStarted(0), started(), whole) == [City(name="Rome", people=3)]
