@@ -36,7 +36,7 @@ from rxloop.adapters.messages import (
     without_blocks,
 )
 from rxloop.adapters.names import NameMap
-from rxloop.adapters.output_schemas import closed_schema, is_closable
+from rxloop.adapters.output_schemas import check_closable, closed_schema, is_closable
 from rxloop.adapters.pump import Wire, pump
 from rxloop.breaker import Breaker
 from rxloop.checks import whole
@@ -150,6 +150,15 @@ class AnthropicAdapter(Adapter):
         Source: https://platform.claude.com/docs/en/build-with-claude/structured-outputs
         """
         return self.backend != "vertex" and has_structured_outputs(self.model) and is_closable(schema)
+
+    def check_native_output(self, schema: Mapping[str, Any]) -> None:
+        """
+        Check that the schema means the same with its objects closed, as the provider wants them.
+
+        Raises:
+            ConfigurationError: it does not.
+        """
+        check_closable(schema)
 
     def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
         """
