@@ -36,7 +36,7 @@ from rxloop.adapters.messages import (
     without_blocks,
 )
 from rxloop.adapters.names import NameMap
-from rxloop.adapters.output_schemas import closed_schema, is_closable
+from rxloop.adapters.output_schemas import check_closable, closed_schema, is_closable
 from rxloop.adapters.pump import Wire, pump
 from rxloop.breaker import Breaker
 from rxloop.checks import whole
@@ -151,6 +151,15 @@ class AnthropicAdapter(Adapter):
         """
         return self.backend != "vertex" and has_structured_outputs(self.model) and is_closable(schema)
 
+    def check_native_output(self, schema: Mapping[str, Any]) -> None:
+        """
+        Check that the schema means the same with its objects closed, as the provider wants them.
+
+        Raises:
+            ConfigurationError: it does not.
+        """
+        check_closable(schema)
+
     def begin(self, conversation: Conversation, prompt: Any) -> list[Mapping[str, Any]]:
         """
         The conversation with a user's message at its end.
@@ -186,7 +195,7 @@ class AnthropicAdapter(Adapter):
     def context_window(self) -> int | None:
         """The model's window, with the beta for a longer one if that is asked for."""
         betas = [self._fields.get("betas")]
-        for headers in (self._fields.get("extra_headers"), self.client.default_headers):
+        for headers in (self._fields.get("extra_headers"), getattr(self.client, "default_headers", None)):
             betas += [value for name, value in dict(headers or ()).items() if name.lower() == "anthropic-beta"]
         window = super().context_window()
         return LONG_WINDOW if window is not None and any(map(long_window, betas)) else window

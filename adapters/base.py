@@ -169,6 +169,17 @@ class Adapter:
         """How many tokens the prompt of this reply had; 0 where the provider's figures do not tell."""
         return result.usage.input_tokens
 
+    def check_native_output(self, schema: Mapping[str, Any]) -> None:
+        """
+        Check a schema that a turn asks for in the provider's own way because its caller said so.
+
+        Args:
+            schema: JSON schema of the answer, an object.
+
+        Raises:
+            ConfigurationError: the provider's own way cannot express it; nothing is refused by default.
+        """
+
     def history_results(self, conversation: Conversation) -> Sequence[HistoryResult]:
         """The tool results of a conversation, oldest first; none by default, so that none can give way to a note."""
         return ()

@@ -33,7 +33,7 @@ from rxloop.adapters.messages import (
     without_blocks,
 )
 from rxloop.adapters.names import NameMap
-from rxloop.adapters.output_schemas import closed_schema, is_closable
+from rxloop.adapters.output_schemas import check_closable, closed_schema, is_closable
 from rxloop.adapters.pump import Wire, pump
 from rxloop.errors import ConfigurationError, StreamInterruptedError, TimedOutError, describe
 from rxloop.output import FINAL_RESULT
@@ -163,6 +163,15 @@ class BedrockAdapter(Adapter):
         Source: https://docs.aws.amazon.com/bedrock/latest/userguide/structured-output.html
         """
         return bool(_WITH_OUTPUTS.search(self.model)) and is_closable(schema)
+
+    def check_native_output(self, schema: Mapping[str, Any]) -> None:
+        """
+        Check that the schema means the same with its objects closed, as the provider wants them.
+
+        Raises:
+            ConfigurationError: it does not.
+        """
+        check_closable(schema)
 
     def close(self) -> None:
         """Close the client from synchronous code, if the adapter made it."""

@@ -45,6 +45,7 @@ class OutputState:
         "_max_steps",
         "_mode",
         "_output",
+        "_paused",
         "_remind",
         "_reminded",
         "done",
@@ -66,6 +67,7 @@ class OutputState:
         self._left = output.retries
         self._forced = self._reminded = False
         self._remind = remind
+        self._paused = ""
         self.done = False
         self.payload = ""
         self.value: Any = None
@@ -127,6 +129,9 @@ class OutputState:
 
     def judge(self, reply: StepResult, step: int) -> StepResult:
         """The reply, with what its answer came to."""
+        before = self._paused
+        # the reply to a pause goes on in the middle of the text
+        self._paused = before + reply.text if reply.resume and not reply.malformed else ""
         if reply.resume or reply.malformed or reply.finish_reason in ("content-filter", "error"):
             return self._without_finals(reply, _FAULTY)
         finals = [(place, call) for place, call in enumerate(reply.tool_calls) if call.name == FINAL_RESULT]
@@ -134,7 +139,7 @@ class OutputState:
             return self._judge_calls(reply, finals, step)
         if reply.tool_calls:
             return reply
-        return self._judge_text(reply, step)
+        return self._judge_text(reply, step, before)
 
     def unfinished(self, reply: StepResult) -> StepResult:
         """A reply that was broken off, without the calls of ``final_result``, which are answered as cancelled."""
@@ -153,10 +158,10 @@ class OutputState:
         answers = [answer, *(ToolResult(call.call_id, call.name, error=_ONCE) for _, call in others)]
         return _answered(judged, [place for place, _ in finals], answers)
 
-    def _judge_text(self, reply: StepResult, step: int) -> StepResult:
-        payload: Any = reply.text
+    def _judge_text(self, reply: StepResult, step: int, before: str) -> StepResult:
+        payload: Any = before + reply.text
         try:
-            text, payload = _object_in(reply.text, cut_off=reply.finish_reason == "length")
+            text, payload = _object_in(before, reply.text, cut_off=reply.finish_reason == "length")
             return self._accepted(reply, self._output.validate(payload), text)
         except InvalidPayloadError as error:
             fault = str(error)
@@ -249,13 +254,27 @@ def _whole(call: ToolCall) -> dict[str, Any] | str:
     return call.arguments
 
 
-def _object_in(text: str, *, cut_off: bool) -> tuple[str, dict[str, Any]]:
-    """The JSON object that a text is, with or without a fence around it, and its own text."""
+def _object_in(before: str, text: str, *, cut_off: bool) -> tuple[str, dict[str, Any]]:
+    """The JSON object that a text is, with or without a fence around it and what came before, and its own text."""
+    if cut_off:
+        raise InvalidPayloadError(_CUT_OFF)
+    try:
+        return _parsed(before + text)
+    except InvalidPayloadError:
+        if not before:
+            raise
+        # what came before a pause may be no part of it, such as a word about the search
+        try:
+            return _parsed(text)
+        except InvalidPayloadError:
+            pass
+        raise
+
+
+def _parsed(text: str) -> tuple[str, dict[str, Any]]:
     # it waits for whoever needs it: the import is not for free
     from pydantic_core import from_json
 
-    if cut_off:
-        raise InvalidPayloadError(_CUT_OFF)
     stripped = text.strip()
     if stripped.startswith("```") and stripped.endswith("```"):
         stripped = stripped.removesuffix("```").partition("\n")[2].strip()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
+from urllib.parse import urldefrag, urljoin
 
 from rxloop.checks import instance, whole
 from rxloop.errors import ConfigurationError, describe
@@ -22,6 +25,9 @@ OutputMode = Literal["auto", "native", "cooperative", "coercive"]
 
 _DESCRIPTION = "Give the final answer of this conversation and end it. Call it once you have what the answer needs."
 _WRAPPED = "result"
+_DEEPEST = 100
+"""How many objects and lists a schema may have inside one another: whatever reads it does so by recursion."""
+
 _LONGEST = 2000
 """How many characters of what is wrong a model reads."""
 
@@ -47,7 +53,8 @@ class Output:
     Args:
         kind: a pydantic model, a dataclass, a TypedDict or any other type that pydantic knows; or a JSON schema, whose
             payloads are validated with the package jsonschema (``pip install "rxloop[schema]"``).
-        mode: how the model is brought to give it. ``native`` uses the provider's own way, without tools.
+        mode: how the model is brought to give it. ``native`` uses the provider's own way, without tools; a turn refuses
+            a schema that this way cannot express.
             ``cooperative`` declares the tool ``final_result``, which the model calls when it is ready. ``coercive``
             also makes it call a tool in every step, and ``final_result`` in the last one. ``auto`` is the provider's
             native way without tools, and the adapter's own choice with tools.
@@ -66,6 +73,8 @@ class Output:
         if mode not in get_args(OutputMode):
             raise ConfigurationError(f"mode must be one of {', '.join(get_args(OutputMode))}, but got {mode!r}")
         instance("description", description, str)
+        if not description.strip():
+            raise ConfigurationError(f"description must not be empty, but got {description!r}")
         whole("retries", retries, minimum=0)
         schema, self._check = _of_schema(kind) if isinstance(kind, Mapping) else _of_type(kind)
         self.kind = kind
@@ -99,9 +108,9 @@ class Output:
             raise InvalidPayloadError(f"in {_WRAPPED}: {error}") from error
 
 
-def partial_snapshot(adapter: TypeAdapter[Any], text: str, *, wrapped: bool) -> Any:
+def partial_snapshot(adapter: TypeAdapter[Any], text: str, *, wrapped: bool) -> tuple[Any, Any]:
     """
-    The value that the beginning of a payload stands for.
+    The value that the beginning of a payload stands for, and the JSON value that it was made of.
 
     Raises:
         ValueError: it stands for none yet.
@@ -115,7 +124,7 @@ def partial_snapshot(adapter: TypeAdapter[Any], text: str, *, wrapped: bool) -> 
         value = value[_WRAPPED]
     try:
         # as JSON, in which a date is text also where the model is strict
-        return adapter.validate_json(to_json(value), experimental_allow_partial="trailing-strings")
+        return adapter.validate_json(to_json(value), experimental_allow_partial="trailing-strings"), value
     except Exception as error:
         # a validator of the caller's may not expect half a value
         raise ValueError(describe(error)) from error
@@ -140,12 +149,37 @@ def _adapter_of(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
 
     if isinstance(kind, (str, Mapping, Output)):
         raise ConfigurationError(f"output must be a type here, but got {kind!r:.200}")
+    if inspect.isroutine(kind) or isinstance(kind, functools.partial):
+        # pydantic would call it with what the model gives
+        name = getattr(kind, "__name__", kind)
+        raise ConfigurationError(f"output must be a type, a JSON schema or an Output, but got function {name!s:.200}")
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
-        return adapter, adapter.json_schema()
-    except (PydanticUserError, NameError) as error:
+        schema = adapter.json_schema()
+    except (PydanticUserError, NameError, RecursionError) as error:
         reason = str(getattr(error, "message", error)).partition("\n")[0].rstrip(".")
-        raise ConfigurationError(f"output must have a JSON schema, but {kind!r} has none: {reason}") from error
+        raise ConfigurationError(f"output must have a JSON schema, but {kind!r:.200} has none: {reason}") from error
+    _check_depth(schema)
+    return adapter, schema
+
+
+def _check_depth(schema: Mapping[str, Any]) -> None:
+    """
+    Check how deep a schema goes, without recursion.
+
+    Raises:
+        ConfigurationError: too deep.
+    """
+    level: list[Any] = [schema]
+    for _ in range(_DEEPEST):
+        inside = [part for node in level for part in (node.values() if isinstance(node, Mapping) else node)]
+        # each but once: one that holds itself twice would be twice as many at each level
+        level = list({id(part): part for part in inside if isinstance(part, (Mapping, list, tuple))}.values())
+        if not level:
+            return
+    raise ConfigurationError(
+        f"output must have a schema of at most {_DEEPEST} objects and lists inside one another, but got more"
+    )
 
 
 def _of_type(kind: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
@@ -175,6 +209,7 @@ def _of_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[Any
         raise ConfigurationError(
             'output of a JSON schema needs the package jsonschema: pip install "rxloop[schema]"'
         ) from error
+    _check_depth(schema)
     own = copy.deepcopy(dict(schema))
     cls = validator_for(own, default=Draft202012Validator)
     try:
@@ -197,7 +232,7 @@ def _of_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[Any
             raise InvalidPayloadError("; ".join(faults)[:_LONGEST])
         return value
 
-    return own, check
+    return _local(own), check
 
 
 def _references_checked(schema: dict[str, Any]) -> SchemaRegistry:
@@ -205,7 +240,7 @@ def _references_checked(schema: dict[str, Any]) -> SchemaRegistry:
     What the references of a schema are looked up in.
 
     Raises:
-        ConfigurationError: one leads nowhere.
+        ConfigurationError: one leads nowhere, or by nothing but references to itself.
     """
     from referencing import Registry
     from referencing.exceptions import Unresolvable
@@ -214,19 +249,53 @@ def _references_checked(schema: dict[str, Any]) -> SchemaRegistry:
     resource = DRAFT202012.create_resource(schema)
     place = resource.id() or ""
     registry: SchemaRegistry = Registry().with_resource(place, resource)
-    resolver = registry.resolver(place)
+    followed: set[int] = set()
 
     def looked_up(reference: str) -> str:
-        try:
-            resolver.lookup(reference)
-        except Unresolvable as error:
-            raise ConfigurationError(
-                f"output must refer to its own parts only, but {reference!r} is not among them"
-            ) from error
+        resolver, passed = registry.resolver(place), set[int]()
+        following: Any = reference
+        while isinstance(following, str):
+            try:
+                found = resolver.lookup(following)
+            except Unresolvable as error:
+                raise ConfigurationError(
+                    f"output must refer to its own parts only, but {following!r} is not among them"
+                ) from error
+            target: Any = found.contents
+            if id(target) in passed:
+                raise ConfigurationError(
+                    f"output must have references that lead to a schema, but {reference!r} leads to references alone"
+                )
+            if id(target) in followed:
+                break
+            passed.add(id(target))
+            resolver, following = found.resolver, target.get("$ref") if isinstance(target, Mapping) else None
+        followed.update(passed)
         return reference
 
     _with_references(schema, looked_up)
     return registry
+
+
+def _local(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The schema with references to its own root, by the root's name, as references that need no name.
+
+    Raises:
+        ConfigurationError: without the name one leads nowhere.
+    """
+    name = schema.get("$id")
+    if not isinstance(name, str) or not name.rstrip("#"):
+        return dict(schema)
+    own = urldefrag(name).url
+
+    def local(reference: str) -> str:
+        target = urldefrag(urljoin(own, reference))
+        return f"#{target.fragment}" if target.url == own else reference
+
+    changed: dict[str, Any] = _with_references(schema, local)
+    _references_checked({key: value for key, value in changed.items() if key != "$id"})
+    return changed
 
 
 def _with_references(schema: Any, change: Callable[[str], str]) -> Any:

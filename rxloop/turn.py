@@ -174,6 +174,8 @@ class Turn(Observable[TurnEvent]):
         if mode == "auto":
             has_tools = self._lists_tools or self._resolve_tool_on_miss is not None or bool(fixed)
             mode = "native" if native and not has_tools else adapter.output_mode
+        elif mode == "native":
+            adapter.check_native_output(output.schema)
         state = OutputState(output, mode, None)
         # what the first step would refuse is refused here
         adapter.check_tools(state.declared([item.declaration if isinstance(item, Tool) else item for item in fixed]))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -248,6 +249,14 @@ def test_a_json_schema_is_read_once() -> None:
         ({"$schema": "http://json-schema.org/draft-07/schema#", "type": "integer"}, 1, "x"),
         ({"$schema": "urn:nobody-knows-it", "type": "integer"}, 1, "x"),
         ({"$id": "urn:mine", "$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"}, 1, "x"),
+        ({"$id": "https://x/s", "$defs": {"n": {"type": "integer"}}, "$ref": "https://x/s#/$defs/n"}, 1, "x"),
+        ({"$id": "https://x/s", "$defs": {"n": {"type": "integer"}}, "$ref": "s#/$defs/n"}, 1, "x"),
+        ({"$id": "urn:mine", "$defs": {"n": {"type": "integer"}}, "$ref": "urn:mine#/$defs/n"}, 1, "x"),
+        (
+            {"$id": "https://x/s", "type": "array", "items": {"anyOf": [{"type": "integer"}, {"$ref": "https://x/s"}]}},
+            [1, [2]],
+            ["x"],
+        ),
         # whose references lead from the root
         ({"type": "array", "items": {"anyOf": [{"type": "integer"}, {"$ref": "#"}]}}, [1, [2, [3]]], [1, ["x"]]),
         (
@@ -278,6 +287,7 @@ def test_a_json_schema_of_anything_else_is_a_property(schema: dict[str, Any], va
     assert asked.is_valid({"result": value})
     assert not asked.is_valid({"result": wrong})
     assert "$schema" not in output.schema["properties"]["result"]
+    assert "https://x/s" not in str(output.schema)
 
 
 def test_names_that_look_like_keywords_are_names() -> None:
@@ -304,13 +314,83 @@ def test_a_root_that_refers_keeps_what_is_beside_it() -> None:
     assert Output(both).schema["properties"] == {"result": {"$ref": "#/$defs/A", "required": ["x"]}}
 
 
-@pytest.mark.parametrize("schema", [{"$ref": "#"}, {"type": "string", "pattern": "^(a+)+$", "$ref": "#"}])
-def test_a_schema_that_never_ends_is_the_payloads_fault(schema: dict[str, Any]) -> None:
+def test_a_schema_that_never_ends_is_the_payloads_fault() -> None:
     with pytest.raises(InvalidPayloadError, match="RecursionError"):
-        Output(schema).validate({"result": "x"})
+        Output({"allOf": [{"$ref": "#"}]}).validate({"result": "x"})
+
+
+def ring(*names: str) -> dict[str, Any]:
+    """Definitions that refer to one another."""
+    return {
+        name: {"$ref": f"#/$defs/{to}", "title": name} for name, to in zip(names, names[1:] + names[:1], strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "reference"),
+    [
+        ({"$ref": "#"}, "#"),
+        ({"type": "string", "pattern": "^(a+)+$", "$ref": "#"}, "#"),
+        ({"$defs": ring("A"), "type": "array", "items": {"$ref": "#/$defs/A"}}, "#/$defs/A"),
+        ({"$defs": ring("A", "B"), "type": "object", "properties": {"x": {"$ref": "#/$defs/A"}}}, "#/$defs/B"),
+        ({"$id": "https://x/s", "$defs": ring("A", "B", "C"), "type": "string"}, "#/$defs/B"),
+    ],
+)
+def test_references_lead_to_a_schema(schema: dict[str, Any], reference: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        Output(schema)
+    assert str(raised.value) == (
+        f"output must have references that lead to a schema, but {reference!r} leads to references alone"
+    )
+
+
+def test_a_long_way_to_a_schema_is_one() -> None:
+    far: dict[str, Any] = {f"N{index}": {"$ref": f"#/$defs/N{index + 1}"} for index in range(60)}
+    output = Output({"$defs": {**far, "N60": {"type": "null"}}, "type": "array", "items": {"$ref": "#/$defs/N0"}})
+    assert output.validate({"result": [None]}) == [None]
+
+
+def test_a_name_that_is_needed_is_refused() -> None:
+    """What is sent has no name of its own, so that nothing in it can be found by it."""
+    named = {"$id": "a", "type": "integer"}
+    schema = {"$id": "https://x/s", "$defs": {"n": named}, "type": "array", "items": {"$ref": "https://x/a"}}
+    with pytest.raises(ConfigurationError, match="own parts only, but 'https://x/a' is not among them"):
+        Output(schema)
 
 
 # errors at construction
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def test_a_schema_may_not_be_too_deep() -> None:
+    payload: Any = 1
+    for _ in range(49):
+        payload = {"a": payload}
+    assert Output(nested(49)).validate(payload) == payload
+    endless: dict[str, Any] = {"type": "object"}
+    endless["properties"] = {"a": endless, "b": endless}
+    kind: Any = int
+    for _ in range(150):
+        kind = list[kind]
+    words = "^output must have a schema of at most 100 objects and lists inside one another, but got more$"
+    for deep in (nested(50), nested(200), nested(5000), endless, kind):
+        with pytest.raises(ConfigurationError, match=words):
+            Output(deep)
+    for _ in range(250):
+        kind = list[kind]
+    with pytest.raises(ConfigurationError, match=r"^output must have a JSON schema, but list.* has none: "):
+        Output(kind)
+
+
+def test_boolean_schemas_are_schemas() -> None:
+    output = Output({"type": "object", "properties": {"a": {"allOf": [True]}}})
+    assert output.validate({"a": [1]}) == {"a": [1]}
 
 
 def local_class() -> type:
@@ -327,6 +407,12 @@ def local_class() -> type:
         (lambda: Output(Callable[[int], int]), "has none: Cannot generate a JsonSchema"),
         (lambda: Output(type), "has none: Cannot generate a JsonSchema"),
         (lambda: Output(local_class()), "has none: `.*Local.*` is not fully defined"),
+        (
+            lambda: Output(local_class),
+            "^output must be a type, a JSON schema or an Output, but got function local_class$",
+        ),
+        (lambda: Output([].append), "^output must be a type, a JSON schema or an Output, but got function append$"),
+        (lambda: Output(partial(local_class)), r"or an Output, but got function functools\.partial"),
         (lambda: Output("City"), "^output must be a type here, but got 'City'$"),
         (lambda: Output(Output(City)), "^output must be a type here, but got <Output 'City' auto>$"),
         (lambda: Output({"type": "banana"}), "output must be a JSON schema, but it is none: 'banana' is not"),
@@ -339,6 +425,8 @@ def local_class() -> type:
         (lambda: Output(City, mode="forced"), "^mode must be one of auto, native, cooperative, coercive, but got"),  # type: ignore[arg-type]
         (lambda: Output(City, retries=-1), "^retries must be a whole number >= 0, but got -1$"),
         (lambda: Output(City, retries=True), "^retries must be a whole number >= 0, but got True$"),
+        (lambda: Output(City, description=""), "^description must not be empty, but got ''$"),
+        (lambda: Output(City, description=" "), "^description must not be empty, but got ' '$"),
         (lambda: Output(City, description=None), "^description must be str, but got None$"),  # type: ignore[arg-type]
     ],
 )

@@ -726,6 +726,46 @@ async def test_a_pause_is_no_answer(name: str) -> None:
     assert [tool["name"] for tool in first["tools"]] == ["web_search", "final_result"]
 
 
+SEARCH: dict[str, Any] = {"type": "web_search_20250305", "name": "web_search"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ['{"name": "Rome",', ' "people": 3}'],
+        ['{"name"', ': "Rome",', ' "people": 3}'],
+        ['```json\n{"name": "Rome"', ', "people": 3}\n```'],
+        ["Searching.", '{"name": "Rome", "people": 3}'],
+        ["Searching.", '```\n{"name": "Rome", "people": 3}\n```'],
+    ],
+)
+async def test_a_native_answer_goes_on_after_a_pause(texts: list[str]) -> None:
+    search = messages_api.server_tool("web_search", {"query": "x"}, result=[])
+    async with wired("anthropic") as wire:
+        for text in texts[:-1]:
+            wire.provider.server.reply(messages_api.text(text), search[0], stop_reason="pause_turn")
+        wire.provider.server.reply(messages_api.text(texts[-1]))
+        recorder = await run(wire.adapter, output=Output(City, mode="native"), tools=[SEARCH])
+        assert len(wire.bodies) == len(texts)
+    assert recorder.finished.output == City(name="Rome", people=3)
+    assert json.loads(recorder.finished.text) == ROME
+
+
+@pytest.mark.asyncio
+async def test_a_pause_before_a_wrong_native_answer_is_over_with_it() -> None:
+    search = messages_api.server_tool("web_search", {"query": "x"}, result=[])
+    async with wired("anthropic") as wire:
+        wire.provider.server.reply(messages_api.text('{"name": '), search[0], stop_reason="pause_turn")
+        wire.provider.server.reply(messages_api.text("Rome"))
+        wire.provider.server.reply(messages_api.text(' "Rome", "people": 3}'))
+        recorder = await run(wire.adapter, output=Output(City, mode="native"), tools=[SEARCH])
+    assert isinstance(recorder.error, InvalidOutputError)
+    assert recorder.error.payload == ' "Rome", "people": 3}'
+    assert recorder.error.partial is not None
+    assert recorder.error.partial.text == ' "Rome", "people": 3}'
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["ai-studio", "vertex-gemini"])
 @pytest.mark.parametrize("with_call", [True, False])
@@ -1098,10 +1138,24 @@ async def test_a_schema_that_cannot_be_closed_goes_through_the_tool(name: str, k
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["anthropic", "vertex-claude", "bedrock"])
+async def test_native_by_name_is_refused_where_the_schema_cannot_be_closed(name: str) -> None:
+    async with wired(name) as wire:
+        for kind, words in (
+            (dict[str, int], "but result is an object with any keys"),
+            (Tree, r"but #/\$defs/Tree holds itself"),
+        ):
+            with pytest.raises(ConfigurationError, match=f"^output in the mode 'native' must have .*, {words}; "):
+                Turn(wire.adapter, "x", output=Output(kind, mode="native"))
+        assert wire.bodies == []
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["ai-studio", "vertex-gemini"])
 async def test_gemini_takes_every_schema(name: str) -> None:
     async with wired(name) as wire:
         wire.reply(text=json.dumps(TREE))
+        Turn(wire.adapter, "x", output=Output(Tree, mode="native"))
         result = await Turn(wire.adapter, "x", output=Tree, retry=NO_RETRY).result()
         [body] = wire.bodies
     assert result.output == Tree(value=1, children=[Tree(value=2)])

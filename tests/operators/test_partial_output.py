@@ -64,7 +64,7 @@ def delta(arguments: str, call_id: str = "f", step: int = 0) -> ToolCallDelta:
     return ToolCallDelta(step, call_id, arguments)
 
 
-def snapshots(kind: Any, *events: TurnEvent, native: bool = False) -> list[Any]:
+def snapshots(kind: Any, *events: TurnEvent, native: bool | None = None) -> list[Any]:
     """What the operator makes of some events."""
     time = VirtualTime()
     source = time.create_cold_observable(*(on_next(10, event) for event in events), on_completed(20))
@@ -150,6 +150,19 @@ def test_a_validator_that_fails_on_half_a_value_is_no_failure() -> None:
     assert streamed(Picky, '{"name": "Ro', 'me"}') == [Picky.model_construct(name="ROMA")]
 
 
+class Incomparable(City):
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("I am like nothing")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_values_that_cannot_be_compared_are_compared_by_their_json() -> None:
+    made = streamed(Incomparable, '{"name": "Ro', 'me"', " ", ', "people": 3', "}")
+    assert [type(snapshot) for snapshot in made] == [Incomparable] * 3
+    assert [(snapshot.name, snapshot.people) for snapshot in made] == [("Ro", 0), ("Rome", 0), ("Rome", 3)]
+
+
 def test_a_provider_that_does_not_stream_arguments_makes_one() -> None:
     whole = ToolCallReceived(0, "f", "final_result", {"name": "Rome", "people": 3})
     assert snapshots(City, StepStarted(0), started(), whole) == [City(name="Rome", people=3)]
@@ -160,7 +173,7 @@ def test_a_provider_that_does_not_stream_arguments_makes_one() -> None:
 def test_other_calls_and_texts_are_none_of_it() -> None:
     events = (
         StepStarted(0),
-        TextDelta(0, '{"name": "text"}'),
+        TextDelta(0, 'I say {"name": "text"}'),
         ReasoningDelta(0, '{"name": "thought"}'),
         started("a", "add"),
         delta('{"name": "argument"}', "a"),
@@ -192,6 +205,17 @@ def test_a_correction_begins_anew() -> None:
     )
     rome = City(name="Rome", people=3)
     assert snapshots(City, *events) == [City(name="Rome"), rome, rome]
+
+
+def test_whichever_way_the_answer_comes() -> None:
+    step, other = StepStarted(0), StepStarted(1)
+    object_ = [TextDelta(0, ' {"name": "Ro'), TextDelta(0, 'me"}')]
+    assert snapshots(City, step, *object_) == [City(name="Ro"), City(name="Rome")]
+    assert snapshots(City, step, *object_, native=False) == []
+    prose = [TextDelta(0, " "), TextDelta(0, "I think: "), *object_]
+    assert snapshots(City, step, *prose) == []
+    call = [ToolCallStarted(1, "c", "final_result"), ToolCallDelta(1, "c", '{"name": "Rome"}')]
+    assert snapshots(City, step, *prose, other, *object_[:1], *call) == [City(name="Ro"), City(name="Rome")]
 
 
 def test_a_native_answer_is_text() -> None:
