@@ -369,6 +369,13 @@ class TestReplay:
         assert run("replay", str(tape), "--svg", str(picture))[0] == 0
         assert "40" in picture.read_text("utf-8")
 
+    def test_a_picture_of_a_failure(self, run: Run, tmp_path: Path) -> None:
+        reply, options = error("authentication_error", 401)
+        failed = write(tmp_path / "failed.yaml", interaction(request("hello"), reply, **options))
+        picture = tmp_path / "turn.svg"
+        assert run("replay", str(failed), "--svg", str(picture))[0] == 1
+        assert "authentication" in picture.read_text("utf-8")
+
     def test_a_picture_that_cannot_be_written(self, run: Run, tmp_path: Path) -> None:
         picture = tmp_path / "missing" / "turn.svg"
         status, _, err = run("replay", str(CASSETTES / "text.yaml"), "--svg", str(picture))
@@ -418,8 +425,30 @@ class TestRecord:
         cassette.write_text("what was there", "utf-8")
         status, _, err = run("record", "hello", "--out", str(tmp_path / "hello"))
         assert status == 2
-        assert "recorded" not in err
+        one_line(err, "there are no credentials")
         assert cassette.read_text("utf-8") == "what was there"
+        assert list(tmp_path.iterdir()) == [cassette]
+
+    @pytest.mark.parametrize("suffix", [".yaml", ".jsonl"])
+    def test_a_name_with_its_suffix(self, run: Run, server: AnthropicServer, tmp_path: Path, suffix: str) -> None:
+        server.reply(text("Hello."))
+        assert run("record", "hello", "--out", str(tmp_path / f"v1.2{suffix}"))[0] == 0
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["v1.2.jsonl", "v1.2.yaml"]
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "sub/", "sub/.", ".yaml"])
+    def test_what_is_no_name(self, run: Run, server: AnthropicServer, tmp_path: Path, name: str) -> None:
+        (tmp_path / "sub").mkdir()
+        status, _, err = run("record", "hello", "--out", f"{tmp_path}/{name}" if name else "")
+        assert status == 2
+        one_line(err, "--out must be a name, to which .yaml and .jsonl are added")
+        assert server.messages == []
+
+    def test_a_name_that_is_a_directory(self, run: Run, server: AnthropicServer, tmp_path: Path) -> None:
+        (tmp_path / "hello.jsonl").mkdir()
+        status, _, err = run("record", "hello", "--out", str(tmp_path / "hello"))
+        assert status == 2
+        one_line(err, "hello.jsonl is a directory: give another name")
+        assert server.messages == []
 
     def test_a_directory_that_is_missing(self, run: Run, server: AnthropicServer, tmp_path: Path) -> None:
         status, _, err = run("record", "hello", "--out", str(tmp_path / "missing" / "hello"))

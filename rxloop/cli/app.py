@@ -179,30 +179,53 @@ def record(
     max_tokens: MaxTokens = None,
     as_json: Json = False,
 ) -> int:
-    """Run one turn as generate does, and keep it: its traffic as a cassette, without keys, and its events as a tape."""
+    """
+    Run one turn as generate does, and keep it: its traffic as a cassette, without keys, and its events as a tape.
+
+    A reply is shown when it is whole, as it is recorded whole; so the tape has no times within a reply.
+    """
     import vcr
 
     from rxloop.testing.cassette import vcr_config
     from rxloop.testing.tape import record_tape
 
     asking = _Asking(prompt, provider, model, tools, system, max_steps, max_tokens)
-    cassette, tape = Path(f"{name}.yaml"), Path(f"{name}.jsonl")
-    if not cassette.parent.is_dir():
-        raise ConfigurationError(f"{cassette.parent} is not a directory: make it first")
+    cassette, tape = _recorded_files(name)
+    # what was recorded earlier stays until there is traffic to put in its place
+    recording, taping = (path.with_name(f"{path.name}.part") for path in (cassette, tape))
 
     async def work(stop: asyncio.Event) -> int:
         with vcr.VCR(**vcr_config()).use_cassette(str(recording), record_mode="all"):
-            return await asking.shown(stop, as_json=as_json, through=lambda turn: record_tape(turn, tape))
+            return await asking.shown(stop, as_json=as_json, through=lambda turn: record_tape(turn, taping))
 
-    # an earlier cassette stays until there is traffic to put in its place
-    recording = cassette.with_name(f"{cassette.name}.part")
     recording.unlink(missing_ok=True)
     status = _interruptible(work)
-    if recording.exists():
+    if recording.exists() and taping.exists():
         recording.replace(cassette)
-        if not as_json:
-            print(f"recorded {cassette} and {tape}", file=sys.stderr)  # noqa: T201
+        taping.replace(tape)
+        said = f"recorded {cassette} and {tape}"
+    else:
+        taping.unlink(missing_ok=True)
+        said = f"no reply came, so that {cassette} and {tape} were not written"
+    if not as_json:
+        print(said, file=sys.stderr)  # noqa: T201
     return status
+
+
+def _recorded_files(name: str) -> tuple[Path, Path]:
+    """Where a recording goes, known to be writable before anybody is asked."""
+    bare = name.removesuffix(".yaml").removesuffix(".jsonl")
+    if Path(bare).name in ("", "..") or bare.endswith(("/", os.sep, "/.")):
+        raise ConfigurationError(f"--out must be a name, to which .yaml and .jsonl are added, but got {name!r}")
+    cassette, tape = Path(f"{bare}.yaml"), Path(f"{bare}.jsonl")
+    if not cassette.parent.is_dir():
+        raise ConfigurationError(f"{cassette.parent} is not a directory: make it first")
+    if not os.access(cassette.parent, os.W_OK):
+        raise ConfigurationError(f"{cassette.parent} cannot be written")
+    for path in (cassette, tape):
+        if path.is_dir():
+            raise ConfigurationError(f"{path} is a directory: give another name")
+    return cassette, tape
 
 
 class _Asking:
@@ -279,6 +302,8 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """Run recorded turns again. Needs no key and no network."""
+    from reactivex import operators as ops
+
     from rxloop.operators import stop_on
     from rxloop.testing.replay import replay as rebuild
     from rxloop.testing.tape import replay_tape
@@ -289,36 +314,42 @@ def replay(
         sources: list[tuple[str, Sequence[Observable[TurnEvent]]]] = [
             (
                 file,
-                [replay_tape(file, speed=speed).pipe(stop_on(stop))]
-                if file.endswith(".jsonl")
-                else rebuild(file, stop=stop),
+                [replay_tape(file, speed=speed).pipe(stop_on(stop))] if _is_tape(file) else rebuild(file, stop=stop),
             )
             for file in files
         ]
         status = 0
         timed: list[tuple[float, TurnEvent]] = []
+        failures: list[Exception] = []
         for file, turns in sources:
             for turn in turns:
                 if stop.is_set():
                     return status
                 first = svg is not None and not timed
-                seen = turn.pipe(watch(lambda moment, event: timed.append((moment, event)))) if first else turn
+                seen = turn
+                if first:
+                    watched = watch(lambda moment, event: timed.append((moment, event)))
+                    seen = turn.pipe(watched, ops.do_action(on_error=failures.append))
                 with _view(as_json, {"file": file}) as view:
                     if isinstance(turn, Turn):
                         view.prompt(getattr(turn, "prompt", ""))
                     status = max(status, await _shown(seen, view, about=f"{file}: "))
                 if first and svg is not None:
-                    _write(svg, _timeline(file, timed).svg())
+                    _write(svg, _timeline(file, timed, *failures).svg())
         return status
 
     return _interruptible(work)
 
 
-def _timeline(file: str, timed: list[tuple[float, TurnEvent]]) -> Timeline:
+def _is_tape(file: str) -> bool:
+    return file.lower().endswith(".jsonl")
+
+
+def _timeline(file: str, timed: list[tuple[float, TurnEvent]], failure: Exception | None = None) -> Timeline:
     """A tape is drawn with its own times, however fast it was played."""
     from rxloop.testing.timeline import Timeline
 
-    return Timeline.from_tape(file) if file.endswith(".jsonl") else Timeline(timed)
+    return Timeline.from_tape(file) if _is_tape(file) else Timeline(timed, failure)
 
 
 def _write(path: Path, text: str) -> None:
