@@ -18,7 +18,7 @@ from rxloop.errors import ConfigurationError
 from rxloop.testing.files import read_text
 from rxloop.testing.frames import frame, rewritten
 
-__all__ = ("ID_KINDS", "Interaction", "read_cassette", "vcr_config")
+__all__ = ("ID_KINDS", "Interaction", "read_cassette", "vcr_config", "without_credentials")
 
 _REQUEST_HEADERS = ("anthropic-beta", "content-type", "x-amz-target")
 _RESPONSE_HEADERS = (
@@ -60,7 +60,27 @@ _ARN = re.compile(
     r"(?P<who>(?<=:(?:iam|sts)::\d{12}):[^\s\"'\\]+)?",
     re.IGNORECASE,
 )
-_ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
+# in JSON the letter of an escape may be before a word
+_START = r"(?:(?<![\w-])|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4}))"
+_KEY = re.compile(
+    rf"{_START}(?:(?:AKIA|ASIA)[A-Z0-9]{{16}}(?![A-Za-z0-9_])|sk-[A-Za-z0-9_-]{{16,}}|AIza[A-Za-z0-9_-]{{35,}})"
+)
+"""Access keys of AWS and API keys."""
+
+_BEARER = re.compile(
+    rf"(?P<scheme>(?i:\bauthorization[\\\"']*\s*[:=]\s*[\\\"']*bearer) +|{_START}Bearer +)"
+    r"(?!(?:tokens?|auth\w*|realm)\b)[\w.~+/=-]+"
+    rf"|{_START}(?P<lower>(?i:bearer) +)[\w.~+/=-]{{16,}}"
+)
+"""A token in words: in prose that writes it small, only what is too long for a word."""
+
+_SIGNED = re.compile(
+    r"(?P<name>x-amz-(?:security-token|credential|signature)(?:\s*[:=]\s*|\\?[\"']\s*[:=]\s*\\?[\"']))[^\s\"'\\&,;<>]+"
+    r"|(?P<signature>\bSignature=)[0-9a-f]{32,}",
+    re.IGNORECASE,
+)
+"""Parts of a signed request of AWS."""
+
 _CANONICAL = re.compile(r"(The Canonical String for this request)(?:[^\"\\]|\\.)*")
 """With it AWS quotes the headers of a request whose signature does not fit, the session's token among them."""
 
@@ -159,8 +179,9 @@ def vcr_config(*, base_url: str | None = None) -> dict[str, Any]:
     Credentials in an address, and accounts and projects in its path, are replaced, and so are the strings of a JSON
     body whose names are those of secrets, such as ``authorization_token``, ``api_key`` or ``user_id``. The provider's
     own identifiers become digests of themselves, the same in a reply and in the request that answers it. Accounts and
-    users in AWS's ARNs are replaced, in event streams too, and its requests for credentials are not recorded. Nothing
-    depends on the machine, so that recording the same again makes no difference.
+    users in AWS's ARNs are replaced, in event streams too, and its requests for credentials are not recorded. API keys
+    and bearer tokens that a text quotes, as errors do, are replaced as well. Nothing depends on the machine, so that
+    recording the same again makes no difference.
 
     Args:
         base_url: written in place of the scheme and host that were asked, for recordings from a server of your own.
@@ -334,7 +355,7 @@ def _scrubbed(body: Any) -> Any:
             return body
     if not isinstance(body, str):
         return body
-    body = _of_aws(body)
+    body = without_credentials(body)
     return _ID.sub(_digest, _STRING_FIELD.sub(_public_field, body))
 
 
@@ -344,14 +365,23 @@ def _scrubbed_frame(headers: bytes, payload: bytes) -> bytes | None:
         text = payload.decode()
     except UnicodeDecodeError:
         return None
-    public = _of_aws(text)
+    public = without_credentials(text)
     return None if public == text else frame(headers, public.encode())
 
 
-def _of_aws(text: str) -> str:
-    """A text without what AWS says of accounts and credentials."""
-    public = _ARN.sub(_public_arn, _ACCESS_KEY_ID.sub("recorded", text))
+def without_credentials(text: str) -> str:
+    """
+    JSON without keys, tokens, and what AWS says of accounts and credentials. To do it again makes no difference.
+
+    Args:
+        text: JSON, or lines of it; strings are looked for as JSON writes them.
+    """
+    public = _ARN.sub(_public_arn, _SIGNED.sub(_public_token, _BEARER.sub(_public_token, _KEY.sub("recorded", text))))
     return _AUTHORIZATION.sub('"recorded: the Authorization header"', _CANONICAL.sub(r"\1: recorded", public))
+
+
+def _public_token(found: re.Match[str]) -> str:
+    return f"{found[str(found.lastgroup)]}recorded"
 
 
 def _public_arn(found: re.Match[str]) -> str:
