@@ -6,19 +6,22 @@ turn was subscribed. A failure is a line of the type ``error``.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from reactivex import Observable, abc
-from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
+from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
 
 from rxloop.clock import clock_of, scheduler_for
 from rxloop.demand import current_demand
 from rxloop.errors import ConfigurationError, RxLoopError, describe, error_from_dict
 from rxloop.events import TurnEvent, event_from_dict, misfit_of
+from rxloop.testing.cassette import without_credentials
 from rxloop.testing.files import read_text
 
 __all__ = ("VERSION", "record_tape", "replay_tape", "timed_events")
@@ -43,8 +46,10 @@ def record_tape(
         --a--b--c|         tape: a 2.0, b 5.0, c 8.0
 
     Every event is on the disk before it is passed on, so that a crash leaves a tape that can be read up to it. A
-    failure is recorded too. The file is made anew at every subscription, and closed when it ends or is disposed.
-    Events hold no keys, but what tools were given and what they said is recorded as it is.
+    failure is recorded too. The file is made anew at every subscription, and closed when it ends or is disposed. A
+    tape that can be written no further ends the turn; one that cannot take the turn's own failure is a note of it.
+    Keys and tokens that an error quotes are replaced, but text, what tools were given and what they said is recorded
+    as it is; of numbers that JSON does not have, ``null``.
 
     Args:
         source: a turn, or any observable of its events.
@@ -70,33 +75,93 @@ def record_tape(
         except OSError as error:
             raise ConfigurationError(f"{shown} cannot be written: {error.strerror or error}") from error
         recording = True
+        subscription = SingleAssignmentDisposable()
+        ended = False
 
         def write(data: Mapping[str, Any], moment: float) -> None:
             line = {**data, "time": round(moment - began, 3)}
-            file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
+            if line.get("error") is not None:
+                # an error may quote what the request had
+                line["error"] = json.loads(without_credentials(_json(line["error"])))
+            text = _json(line) + "\n"
+            try:
+                file.write(text)
+            except UnicodeEncodeError:
+                # half a character, which JSON can escape
+                file.write(_json(line, ensure_ascii=True) + "\n")
 
         def close() -> None:
             nonlocal recording
             if not file.closed:
-                file.close()
-                recording = False
+                try:
+                    file.close()
+                finally:
+                    recording = False
+
+        def release() -> None:
+            # what was written is on the disk, and nobody is left to be told
+            with contextlib.suppress(OSError):
+                close()
+
+        def unwritten(error: Exception) -> ConfigurationError:
+            reason = error.strerror if isinstance(error, OSError) else None
+            failure = ConfigurationError(f"{shown} cannot be written: {reason or error}")
+            failure.__cause__ = error
+            return failure
+
+        def fail(error: Exception) -> None:
+            nonlocal ended
+            ended = True
+            release()
+            subscription.dispose()
+            observer.on_error(unwritten(error))
 
         def on_next(event: TurnEvent) -> None:
-            write(event.to_dict(), now())
+            if ended:
+                return
+            try:
+                write(event.to_dict(), now())
+            except Exception as error:
+                fail(error)
+                return
             observer.on_next(event)
 
         def on_error(error: Exception) -> None:
-            write({"type": "error", "error": _failure(error)}, now())
-            close()
+            nonlocal ended
+            if ended:
+                return
+            ended = True
+            try:
+                write({"type": "error", "error": _failure(error)}, now())
+                close()
+            except Exception as fault:
+                release()
+                error.add_note(unwritten(fault).message)
             observer.on_error(error)
 
         def on_completed() -> None:
-            close()
+            nonlocal ended
+            if ended:
+                return
+            ended = True
+            try:
+                close()
+            except Exception as error:
+                fail(error)
+                return
             observer.on_completed()
 
-        write({"type": "tape", "version": VERSION}, began)
-        subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler_)
-        return CompositeDisposable(subscription, Disposable(close))
+        try:
+            write({"type": "tape", "version": VERSION}, began)
+        except OSError as error:
+            release()
+            raise unwritten(error) from error
+        try:
+            subscription.disposable = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler_)
+        except BaseException:
+            release()
+            raise
+        return CompositeDisposable(subscription, Disposable(release))
 
     return Observable(subscribe)
 
@@ -182,14 +247,15 @@ def _events(path: str | os.PathLike[str]) -> list[tuple[float, TurnEvent | RxLoo
     shown = os.fspath(path)
     events: list[tuple[float, TurnEvent | RxLoopError]] = []
     clock: float | None = None
-    lines = read_text(path, "an event tape").split("\n")
+    begun = False
+    lines = read_text(path, "an event tape", cut=True).split("\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             data = json.loads(line)
         except ValueError:
-            if number == len(lines) and events:
+            if number == len(lines) and begun:
                 # a crash cut it off; a whole line has its end
                 break
             raise ConfigurationError(f"{shown}, line {number}: it must be one JSON object, but is not JSON") from None
@@ -197,6 +263,7 @@ def _events(path: str | os.PathLike[str]) -> list[tuple[float, TurnEvent | RxLoo
             raise ConfigurationError(f"{shown}, line {number}: it is nested too deeply") from None
         if not isinstance(data, Mapping) or not isinstance(data.get("type"), str):
             raise ConfigurationError(f"{shown}, line {number}: it must be an event, an object with a type")
+        begun = True
         if data["type"] == "tape":
             _check_version(data, f"{shown}, line {number}")
             clock = _moment(data, f"{shown}, line {number}")
@@ -237,7 +304,7 @@ def timed_events(path: str | os.PathLike[str]) -> tuple[list[tuple[float, TurnEv
 
 def _check_version(data: Mapping[str, Any], where: str) -> None:
     version = data.get("version")
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:
         raise ConfigurationError(f"{where}: the version of a tape must be {VERSION}, but is {version!r:.100}")
 
 
@@ -248,6 +315,32 @@ def _moment(data: Mapping[str, Any], where: str) -> float | None:
     if isinstance(moment, bool) or not isinstance(moment, (int, float)) or not abs(moment) < _LATEST:
         raise ConfigurationError(f"{where}: time must be a number of seconds, but got {moment!r:.100}")
     return moment
+
+
+def _json(value: Any, *, ensure_ascii: bool = False) -> str:
+    """As JSON, whatever it has."""
+    try:
+        return _dumped(value, ensure_ascii)
+    except (TypeError, ValueError):
+        return _dumped(_representable(value), ensure_ascii)
+
+
+def _dumped(value: Any, ensure_ascii: bool) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, separators=(",", ":"), default=str, allow_nan=False)
+
+
+def _representable(value: Any) -> Any:
+    """A value with ``None`` for numbers that JSON does not have, and text for other keys than JSON's."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {
+            key if isinstance(key, (str, int)) or key is None else str(key): _representable(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_representable(item) for item in value]
+    return value
 
 
 def _failure(error: Exception) -> dict[str, Any]:

@@ -1,20 +1,26 @@
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import reactivex
+from reactivex import Observable
 from reactivex.subject import Subject
 from reactivex.testing import ReactiveTest, TestScheduler
 
 from rxloop import (
+    AuthenticationError,
     ConfigurationError,
     RateLimitedError,
     RetryPolicy,
+    RetryScheduled,
     RxLoopError,
     TextDelta,
     TimedOutError,
+    ToolFinished,
     Turn,
     TurnEvent,
     UnknownEvent,
@@ -242,7 +248,7 @@ def test_a_tape_that_cannot_be_written(tmp_path: Path) -> None:
     assert isinstance(errors[0], ConfigurationError)
 
 
-@pytest.mark.parametrize("version", [2, "1", None])
+@pytest.mark.parametrize("version", [2, "1", None, True, 1.0])
 def test_a_tape_of_a_later_version_is_refused(tmp_path: Path, version: Any) -> None:
     path = write(tmp_path / "tape.jsonl", {"type": "tape", "version": version}, A.to_dict())
     with pytest.raises(ConfigurationError, match="the version of a tape must be 1"):
@@ -256,3 +262,182 @@ async def test_a_tape_is_small(tmp_path: Path) -> None:
         pass
     # the piece of text itself included
     assert path.stat().st_size / len(lines(path)) < 70
+
+
+# what cannot be written
+
+
+class Full:
+    """A file on a disk that is full after some writes."""
+
+    def __init__(self, writes: int, *, closes: bool = True) -> None:
+        self.left = writes
+        self.closes = closes
+        self.closed = False
+
+    def write(self, text: str) -> None:
+        if not self.left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.left -= 1
+
+    def close(self) -> None:
+        self.closed = True
+        if not self.closes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Watched:
+    """What an observer and its source saw of a recording onto a full disk."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, file: Full) -> None:
+        self.seen: list[TurnEvent] = []
+        self.errors: list[Exception] = []
+        self.completed = 0
+        self.source: Subject[TurnEvent] = Subject()
+        monkeypatch.setattr(Path, "open", lambda *_, **__: file)
+        self.recorded = record_tape(self.source, "tape.jsonl", scheduler=TestScheduler())
+
+    def subscribe(self) -> Any:
+        return self.recorded.subscribe(self.seen.append, self.errors.append, self.complete)
+
+    def complete(self) -> None:
+        self.completed += 1
+
+    def told(self) -> list[str]:
+        assert all(isinstance(error, ConfigurationError) for error in self.errors)
+        return [str(error) for error in self.errors]
+
+
+FULL = "tape.jsonl cannot be written: No space left on device"
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_disk_that_is_full_in_mid_turn_is_told_once(monkeypatch: pytest.MonkeyPatch, closes: bool) -> None:
+    file = Full(2, closes=closes)
+    watched = Watched(monkeypatch, file)
+    watched.subscribe()
+    for event in (A, B, C):
+        watched.source.on_next(event)
+    assert (watched.seen, watched.told(), watched.completed) == ([A], [FULL], 0)
+    assert file.closed
+    assert not watched.source.observers
+    watched.subscribe()
+    assert watched.told() == [FULL, FULL], "the header; not that another subscription records it"
+
+
+def test_a_source_that_says_all_at_once_is_told_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch, Full(2))
+    recorded = record_tape(reactivex.of(A, B, C), "tape.jsonl", scheduler=TestScheduler())
+    recorded.subscribe(watched.seen.append, watched.errors.append, watched.complete)
+    assert (watched.seen, watched.told(), watched.completed) == ([A], [FULL], 0)
+
+
+def test_a_tape_that_cannot_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch, Full(9, closes=False))
+    watched.subscribe()
+    watched.source.on_completed()
+    assert (watched.told(), watched.completed) == ([FULL], 0)
+    watched.source = Subject()
+    watched.subscribe().dispose()
+    assert len(watched.errors) == 1
+
+
+@pytest.mark.parametrize("file", [Full(1), Full(2, closes=False)])
+def test_a_turns_own_failure_is_told_before_its_tapes(monkeypatch: pytest.MonkeyPatch, file: Full) -> None:
+    watched = Watched(monkeypatch, file)
+    watched.subscribe()
+    failure = RateLimitedError("slow down")
+    watched.source.on_error(failure)
+    assert watched.errors == [failure]
+    assert failure.__notes__ == [FULL]
+    assert file.closed
+
+
+def test_a_source_that_cannot_be_subscribed_leaves_no_recording(tmp_path: Path) -> None:
+    def subscribe(*_: Any) -> Any:
+        raise RuntimeError("no")
+
+    recorded = record_tape(Observable(subscribe), tmp_path / "tape.jsonl", scheduler=TestScheduler())
+    errors: list[Exception] = []
+    for _ in range(2):
+        recorded.subscribe(on_error=errors.append)
+    assert [str(error) for error in errors] == ["no", "no"]
+
+
+def recorded_lines(path: Path, *events: TurnEvent) -> list[dict[str, Any]]:
+    errors: list[Exception] = []
+    record_tape(reactivex.of(*events), path, scheduler=TestScheduler()).subscribe(on_error=errors.append)
+    assert errors == []
+
+    def refuse(name: str) -> Any:
+        raise AssertionError(f"{name} is no JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text("utf-8").splitlines()][1:]
+
+
+def test_half_a_character_is_written(tmp_path: Path) -> None:
+    event = TextDelta(0, "a\ud83d")
+    recorded_lines(tmp_path / "tape.jsonl", event, A)
+    seen: list[TurnEvent] = []
+    replay_tape(tmp_path / "tape.jsonl").subscribe(seen.append)
+    assert seen == [event, A]
+
+
+def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
+    output = {"a": [float("nan"), 1.5], "b": (float("inf"),), float("-inf"): 1, ("x", 2): 2}
+    (line,) = recorded_lines(tmp_path / "tape.jsonl", ToolFinished(0, "c", "t", output, None, False, 0.5))
+    assert line["output"] == {"a": [None, 1.5], "b": [None], "-inf": 1, "('x', 2)": 2}
+
+
+SECRET = (
+    "bad key sk-ant-api03-abcdefghijklmnop authorization: Bearer zzz\nAKIAABCDEFGHIJKLMNOP AIza" + "x" * 35 + "\n"
+    "x-amz-security-token:SESSIONTOKEN arn:aws:iam::210987654321:user/me"
+)
+PUBLIC = (
+    "bad key recorded authorization: Bearer recorded\nrecorded recorded\n"
+    "x-amz-security-token:recorded arn:aws:iam::000000000000:recorded"
+)
+
+
+def test_what_an_error_quotes_is_recorded_without_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "tape.jsonl"
+    retry = RetryScheduled(0, 1, 0.5, RateLimitedError(SECRET).to_dict())
+    first, second, third = recorded_lines(
+        path, retry, ToolFinished(0, "c", "t", None, SECRET, False, 0.5), TextDelta(0, SECRET)
+    )
+    assert first["error"]["message"] == PUBLIC
+    assert second["error"] == PUBLIC
+    assert third["text"] == SECRET, "text is recorded as it is"
+    record_tape(reactivex.throw(AuthenticationError(SECRET)), path, scheduler=TestScheduler()).subscribe(
+        on_error=lambda _: None
+    )
+    errors: list[Exception] = []
+    replay_tape(path).subscribe(on_error=errors.append)
+    assert [str(error) for error in errors] == [PUBLIC]
+
+
+# what a crash leaves
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("cut", [b'{"type":"text_de', b'{"type":"text_delta","step":0,"text":"gr\xc3'])
+@pytest.mark.parametrize("events", [[], [A], [A, B]])
+def test_a_last_line_that_was_cut_off_is_left_out(
+    tmp_path: Path, start: bytes, cut: bytes, events: list[TurnEvent]
+) -> None:
+    path = write(tmp_path / "tape.jsonl", {"type": "tape", "version": 1}, *[event.to_dict() for event in events])
+    path.write_bytes(start + path.read_bytes() + cut)
+    seen: list[TurnEvent] = []
+    replay_tape(path).subscribe(seen.append)
+    assert seen == events
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b'{"type":"ta', "line 1"), (b'{"type":"x"}\n{"a":"\xc3"}\n', "is not text"), (b"\xc3", "empty")],
+)
+def test_what_no_crash_leaves_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "tape.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=said):
+        replay_tape(path)
