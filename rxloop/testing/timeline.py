@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, Self
@@ -12,7 +13,7 @@ from reactivex.disposable import Disposable
 
 from rxloop.channel import iterate
 from rxloop.clock import clock_of, scheduler_for
-from rxloop.errors import ConfigurationError, RxLoopError, describe
+from rxloop.errors import RxLoopError, describe
 from rxloop.events import TurnEvent
 from rxloop.testing.marbles import marbles
 from rxloop.testing.tape import timed_events
@@ -24,6 +25,10 @@ _LEFT = 150
 _ROW = 30
 _TICK_ROW = 24
 _LEAST = 2.0
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What no XML document may have, not even escaped."""
+
+_REPLACEMENT = "\ufffd"
 
 _STYLE = """
 .timeline{font:12px ui-sans-serif,system-ui,sans-serif;color:#1f2328}
@@ -139,9 +144,7 @@ class _Drawing:
     """One document."""
 
     def __init__(self, timed: Sequence[tuple[float, TurnEvent]], error: Exception | None) -> None:
-        if not timed:
-            raise ConfigurationError("a timeline must have an event, but there is none")
-        self._end = max(timed[-1][0], 1e-3)
+        self._end = max(timed[-1][0] if timed else 0.0, 1e-3)
         self._lanes: list[str] = []
         self._shapes: list[str] = []
         self._steps: dict[int, float] = {}
@@ -155,7 +158,7 @@ class _Drawing:
     def document(self) -> str:
         height = _TICK_ROW + _ROW * len(self._lanes) + 8
         lanes = [
-            f'<text x="8" y="{self._middle(name) + 4}">{escape(_shortened(name.partition(chr(0))[0]))}</text>'
+            f'<text x="8" y="{self._middle(name) + 4}">{_escaped(_shortened(name.partition(chr(0))[0]))}</text>'
             f'<line class="lane" x1="{_LEFT}" x2="{_WIDTH - 10}" y1="{self._middle(name)}" y2="{self._middle(name)}"/>'
             for name in self._lanes
         ]
@@ -203,18 +206,18 @@ class _Drawing:
         x = self._x(began)
         width = max(_LEAST, self._x(ended) - x)
         y = self._middle(lane) - 8
-        title = escape(f"{said} ({began:.2f} to {ended:.2f} s)")
+        title = _escaped(f"{said} ({began:.2f} to {ended:.2f} s)")
         shape = f'<rect class="{kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="16" rx="3">'
         self._shapes.append(f"{shape}<title>{title}</title></rect>")
 
     def _mark(self, moment: float, lane: str, kind: str, said: str) -> None:
-        title = escape(f"{said} ({moment:.2f} s)")
+        title = _escaped(f"{said} ({moment:.2f} s)")
         circle = f'<circle class="{kind}" cx="{self._x(moment):.1f}" cy="{self._middle(lane)}" r="3.5">'
         self._shapes.append(f"{circle}<title>{title}</title></circle>")
 
     def _say(self, moment: float, lane: str, said: str) -> None:
         place = f'x="{self._x(moment):.1f}" y="{self._middle(lane) + 4}"'
-        self._shapes.append(f'<text {place} text-anchor="end">{escape(said)}</text>')
+        self._shapes.append(f'<text {place} text-anchor="end">{_escaped(said)}</text>')
 
     def _x(self, moment: float) -> float:
         return _LEFT + (_WIDTH - _LEFT - 30) * moment / self._end
@@ -227,7 +230,11 @@ class _Drawing:
 
 def _lane(name: str, event: Any) -> str:
     # each call has a lane of its own; only its name is shown
-    return f"{name}\0{event.step}\0{event.call_id}"
+    return f"{_NO_XML.sub(_REPLACEMENT, name)}\0{event.step}\0{event.call_id}"
+
+
+def _escaped(text: str) -> str:
+    return escape(_NO_XML.sub(_REPLACEMENT, text))
 
 
 def _shortened(name: str) -> str:

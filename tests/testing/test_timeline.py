@@ -8,7 +8,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from rxloop import Turn, tool
-from rxloop.errors import ConfigurationError, ServerError
+from rxloop.errors import ServerError
+from rxloop.events import TextDelta, ToolCallReceived, ToolCallStarted, ToolFinished
 from rxloop.operators import RetryPolicy
 from rxloop.testing import CallTool, ScriptedAdapter, Think, Timeline, record_tape
 
@@ -95,6 +96,28 @@ async def test_a_notebook_shows_it() -> None:
     assert repr(timeline).endswith(" s T S~rcaCcaCFu<<>> SttFu|>")
 
 
-def test_nothing_cannot_be_drawn() -> None:
-    with pytest.raises(ConfigurationError, match="must have an event"):
-        Timeline([]).svg()
+def test_nothing_is_an_empty_frame() -> None:
+    timeline = Timeline([])
+    assert titles(timeline) == ["A turn over 0.00 seconds"]
+    assert timeline._repr_mimebundle_()["image/svg+xml"] == timeline._repr_svg_() == timeline.svg()
+
+
+def test_a_failure_alone_is_drawn() -> None:
+    assert titles(Timeline([], BROKEN))[1:] == ["ServerError: down for <maintenance> (0.00 s)"]
+
+
+@pytest.mark.parametrize("odd", ["\x1b", "\x00", "\x01", "\uffff", "\ud83d"])
+def test_what_xml_cannot_have_is_replaced(odd: str) -> None:
+    name = f"a{odd}b"
+    events = [
+        TextDelta(0, f"x{odd}"),
+        ToolCallStarted(0, "c", name),
+        ToolCallReceived(0, "c", name, {}),
+        ToolFinished(0, "c", name, None, odd, False, 0.1),
+    ]
+    timeline = Timeline(((float(moment), event) for moment, event in enumerate(events)), ValueError(odd))
+    timeline.svg().encode()
+    said = [title.partition(" (")[0] for title in titles(timeline)]
+    assert said[1:] == ["x\ufffd", "a\ufffdb: arguments", "a\ufffdb: \ufffd", "ValueError: \ufffd"]
+    lanes = [str(text.text) for text in ET.fromstring(timeline.svg()).iter(f"{SVG}text") if text.get("x") == "8"]  # noqa: S314
+    assert lanes == ["text", "a\ufffdb", "trouble"]
