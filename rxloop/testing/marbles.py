@@ -59,7 +59,9 @@ def assert_marbles(events: Iterable[TurnEvent], expected: str, *, error: Excepti
     Check that a turn's events are those of a line of marbles.
 
     In ``expected`` spaces and dashes mean nothing, ``t+`` is one or more of a marble, ``t*`` any number, none included,
-    and ``(<>)`` a group in any order. Everything else is one event each.
+    and ``(<>)`` a group in any order. Everything else is one event each. ``+`` and ``*`` are greedy: they take all of
+    their marble that come, and leave only what the same marble right behind them needs, so ``t* t`` fits ``tt``, but
+    ``t* (tF)`` does not fit ``tF``.
 
     Args:
         events: what a subscription received.
@@ -70,6 +72,7 @@ def assert_marbles(events: Iterable[TurnEvent], expected: str, *, error: Excepti
         AssertionError: the first event that does not fit, what came before it, and what was expected there.
         ValueError: ``expected`` is no line of marbles.
     """
+    __tracebackhide__ = True
     received = list(events)
     line = "".join(MARBLES.get(event.type, _UNKNOWN) for event in received) + (_FAILURE if error is not None else "")
     position, wanted = _match(_parsed(expected), line)
@@ -112,6 +115,8 @@ def _parsed(expected: str) -> list[tuple[str | _Group, str]]:
             if end < 0:
                 raise ValueError(f"a group must end with ')', but {expected!r} has one that does not")
             members = bare[position:end]
+            if not members:
+                raise ValueError(f"a group must have a marble, but {expected!r} has one without")
             _check(members, expected)
             parts.append((_Group(members), "1"))
             position = end + 1

@@ -92,7 +92,23 @@ def test_a_failure_is_a_marble() -> None:
         assert_marbles([], "t", error=ServerError("no"))
 
 
-@pytest.mark.parametrize(("line", "said"), [("T x", "has 'x'"), ("T (ab", "must end with"), ("+", r"has '\+'")])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("T x", "has 'x'"), ("T (ab", "must end with"), ("T ()", "must have a marble"), ("+", r"has '\+'")],
+)
 def test_what_is_no_line_of_marbles(line: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         assert_marbles([event_from_dict({"type": "hologram"})], line)
+
+
+def test_repeats_are_greedy() -> None:
+    events: list[Any] = [event_from_dict({"type": "text_delta", "step": 0, "text": "a"})]
+    assert_marbles(events * 2, "t* t")
+    with pytest.raises(AssertionError, match="expected one of t"):
+        assert_marbles(events, "t* (t)")
+
+
+def test_a_failing_check_is_shown_where_it_was_asked_for() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_marbles([], "t")
+    assert caught.traceback[-1].ishidden(caught)
