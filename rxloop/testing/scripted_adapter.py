@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 from reactivex import Observable, abc
@@ -36,23 +37,54 @@ class CallTool:
     Args:
         name: the tool.
         arguments: an object; or raw text, which may be no JSON at all.
-        call_id: unique within the turn; made of the step and the call's number if not given.
+        call_id: unique within the adapter's scripts; made of the numbers of script and call if not given.
+
+    Raises:
+        ConfigurationError: the name or the call_id is no text, or the arguments cannot be JSON.
     """
 
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
     call_id: str | None = None
 
+    def __post_init__(self) -> None:
+        """Check what was given."""
+        if not isinstance(self.name, str):
+            raise ConfigurationError(f"the name of a tool must be text, but got {self.name!r:.100}")
+        if self.call_id is not None and not (isinstance(self.call_id, str) and self.call_id):
+            raise ConfigurationError(f"call_id must be text that is not empty, but got {self.call_id!r:.100}")
+        if isinstance(self.arguments, str):
+            return
+        if not isinstance(self.arguments, Mapping):
+            raise ConfigurationError(f"arguments must be a mapping or text, but got {self.arguments!r:.100}")
+        try:
+            json.dumps(dict(self.arguments), allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigurationError(f"arguments of {self.name!r} cannot be JSON: {error}") from error
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Time that passes, in seconds on the turn's scheduler."""
+    """
+    Time that passes, in seconds on the turn's scheduler.
+
+    Raises:
+        ConfigurationError: it is no finite number >= 0.
+    """
 
     seconds: float
+
+    def __post_init__(self) -> None:
+        """Check what was given."""
+        seconds = self.seconds
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+            raise ConfigurationError(f"seconds must be a finite number >= 0, but got {seconds!r:.100}")
 
 
 Said: TypeAlias = str | Think | CallTool | Wait | Exception
 """What a step consists of: text is a string, and an exception ends the attempt with it."""
+
+_SAID = (str, Think, CallTool, Wait, Exception)
 
 
 def said(marbles: str, values: Mapping[str, Said] | None = None, *, timespan: float = 0.1) -> list[Said]:
@@ -93,32 +125,26 @@ class ScriptedAdapter(Adapter):
     message of the role ``tool``.
 
     Args:
-        steps: what each attempt says, in order; `said` makes one of marbles.
+        steps: what each attempt says, in order; one thing alone is a step of its own; `said` makes one of marbles.
         model: the model's name.
         usage: what every step counts.
         finish_reason: of steps without calls.
 
     Raises:
-        ConfigurationError: a script has something that cannot be said.
+        ConfigurationError: a script has something that cannot be said, or a call_id comes twice.
     """
 
     provider: ClassVar[str] = "scripted"
 
     def __init__(
         self,
-        *steps: Iterable[Said],
+        *steps: Said | Iterable[Said],
         model: str = "scripted",
         usage: Usage = Usage(10, 5),  # noqa: B008
         finish_reason: FinishReason = "stop",
     ) -> None:
         self.model = model
-        self._scripts = [[step] if isinstance(step, str) else list(step) for step in steps]
-        for number, script in enumerate(self._scripts):
-            for item in script:
-                if not isinstance(item, (str, Think, CallTool, Wait, Exception)):
-                    raise ConfigurationError(
-                        f"a step must say text, Think, CallTool, Wait or an exception, but step {number} has {item!r}"
-                    )
+        self._scripts = _with_ids([_script(number, step) for number, step in enumerate(steps)])
         self._usage = usage
         self._finish_reason: FinishReason = finish_reason
         self._next = 0
@@ -182,6 +208,37 @@ class ScriptedAdapter(Adapter):
         return Observable(subscribe)
 
 
+def _script(number: int, step: Any) -> list[Said]:
+    """What a step says, checked."""
+    script: list[Any] = list(step) if isinstance(step, Iterable) and not isinstance(step, _SAID) else [step]
+    for item in script:
+        if not isinstance(item, _SAID):
+            raise ConfigurationError(
+                f"a step must say text, Think, CallTool, Wait or an exception, but step {number} has {item!r}"
+            )
+    return script
+
+
+def _with_ids(scripts: Sequence[Sequence[Said]]) -> list[list[Said]]:
+    """The scripts with an identifier for every call, each once."""
+    given: set[str] = set()
+    for item in itertools.chain.from_iterable(scripts):
+        if isinstance(item, CallTool) and item.call_id is not None:
+            if item.call_id in given:
+                raise ConfigurationError(f"a call_id must come once, but {item.call_id!r} comes twice")
+            given.add(item.call_id)
+    identified: list[list[Said]] = []
+    for number, script in enumerate(scripts):
+        free = (name for call in itertools.count() if (name := f"call_{number}_{call}") not in given)
+        identified.append(
+            [
+                replace(item, call_id=next(free)) if isinstance(item, CallTool) and item.call_id is None else item
+                for item in script
+            ]
+        )
+    return identified
+
+
 class _Speaking:
     """One attempt at a step; the draft of its reply."""
 
@@ -239,9 +296,9 @@ class _Speaking:
         elif isinstance(item, Think):
             forward(ReasoningDelta(self._step, item.text))
         else:
-            call_id = item.call_id or f"call_{self._step}_{len(self._calls)}"
-            raw = item.arguments if isinstance(item.arguments, str) else json.dumps(item.arguments)
-            arguments = raw if isinstance(item.arguments, str) else dict(item.arguments)
+            call_id = str(item.call_id)
+            arguments = item.arguments if isinstance(item.arguments, str) else dict(item.arguments)
+            raw = arguments if isinstance(arguments, str) else json.dumps(arguments)
             self._calls.append(ToolCall(call_id, item.name, arguments))
             forward(ToolCallStarted(self._step, call_id, item.name))
             forward(ToolCallDelta(self._step, call_id, raw))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from rxloop import (
     ConfigurationError,
     RetryPolicy,
     StreamInterruptedError,
+    ToolCallReceived,
     ToolFinished,
     Turn,
     TurnEvent,
@@ -157,3 +159,47 @@ async def test_a_reader_that_leaves_ends_it() -> None:
             if event.type == "text_delta":
                 break
     assert len(adapter.requests) == 1
+
+
+async def test_one_thing_alone_is_a_step() -> None:
+    adapter = ScriptedAdapter(CallTool("weather", {"city": "Nelson"}), Think("Hm."), ValueError("no"))
+    await Turn(adapter, "Weather?", tools=[weather], retry=AT_ONCE).result()
+    assert len(adapter.requests) == 2
+    with pytest.raises(ValueError, match="no"):
+        await Turn(adapter, "Weather?", retry=AT_ONCE).result()
+    with pytest.raises(ConfigurationError, match="step 0 has 3"):
+        ScriptedAdapter(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), True, "1", None])
+async def test_a_wait_that_breaks_its_rule(seconds: Any) -> None:
+    with pytest.raises(ConfigurationError, match="seconds must be a finite number >= 0"):
+        Wait(seconds)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ({"name": 3}, "the name of a tool must be text"),
+        ({"name": "a", "arguments": [1]}, "arguments must be a mapping or text"),
+        ({"name": "a", "arguments": {"b": object()}}, "arguments of 'a' cannot be JSON"),
+        ({"name": "a", "arguments": {"b": float("nan")}}, "arguments of 'a' cannot be JSON"),
+        ({"name": "a", "call_id": 5}, "call_id must be text"),
+        ({"name": "a", "call_id": ""}, "call_id must be text"),
+    ],
+)
+async def test_a_call_that_breaks_its_rules(call: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        CallTool(**call)
+
+
+async def test_every_call_has_an_id_of_its_own() -> None:
+    with pytest.raises(ConfigurationError, match="'x' comes twice"):
+        ScriptedAdapter(CallTool("a", call_id="x"), CallTool("b", call_id="x"))
+    city = MappingProxyType({"city": "Nelson"})
+    call = CallTool("weather", city)
+    adapter = ScriptedAdapter([call, CallTool("weather", city, "call_0_1"), call], call, "Sunny.")
+    events = await collected(Turn(adapter, "Weather?", tools=[weather]))
+    check_grammar(events)
+    ids = [event.call_id for event in events if isinstance(event, ToolCallReceived)]
+    assert ids == ["call_0_0", "call_0_1", "call_0_2", "call_1_0"]
