@@ -186,6 +186,9 @@ async def record_vertex_forced_output(server: AnthropicServer, turn: Callable[..
 VERTEX_RECORDINGS: dict[str, Callable[[AnthropicServer, Callable[..., Turn]], Awaitable[None]]] = {
     "text": record_vertex_text,
     "tools_and_forced_output": record_vertex_forced_output,
+    "parallel_tools_thinking": record_parallel_tools_thinking,
+    "overloaded_then_success": record_overloaded_then_success,
+    "error_in_the_middle": record_error_in_the_middle,
 }
 
 
@@ -203,14 +206,16 @@ async def record_gemini_tool_round_trip(server: GeminiServer, turn: Callable[...
     await turn("What is 2 + 3?", [add]).result()
 
 
-async def record_gemini_parallel_tools(server: GeminiServer, turn: Callable[..., Turn]) -> None:
+async def record_gemini_parallel_tools(
+    server: GeminiServer, turn: Callable[..., Turn], *, vertex: bool = False
+) -> None:
     server.reply(
         gemini.call("local_time", {"city": "Wellington"}, signature="c2lnbmVkIGJ5IHRoZSBsb2NhbCBzZXJ2ZXI="),
         gemini.call("weather", {"city": "Wellington"}),
         usage={"promptTokenCount": 102, "candidatesTokenCount": 18},
-        vertex=True,
+        vertex=vertex,
     )
-    server.reply(gemini.text(ANSWER, 24), usage={"promptTokenCount": 188, "candidatesTokenCount": 97}, vertex=True)
+    server.reply(gemini.text(ANSWER, 24), usage={"promptTokenCount": 188, "candidatesTokenCount": 97}, vertex=vertex)
     await turn("Can I ring my sister in Wellington, and does she need an umbrella?", [local_time, weather]).result()
 
 
@@ -225,22 +230,34 @@ async def record_gemini_malformed_then_corrected(server: GeminiServer, turn: Cal
     await turn("What is 2 + 3?", [add]).result()
 
 
-async def record_gemini_text(server: GeminiServer, turn: Callable[..., Turn]) -> None:
+async def record_gemini_text(server: GeminiServer, turn: Callable[..., Turn], *, vertex: bool = False) -> None:
     usage = {"promptTokenCount": 4, "candidatesTokenCount": 9, "thoughtsTokenCount": 12}
-    server.reply(gemini.thought("A greeting.", 1), gemini.text("Hello! What can I do?", 4), usage=usage)
+    server.reply(gemini.thought("A greeting.", 1), gemini.text("Hello! What can I do?", 4), usage=usage, vertex=vertex)
     await turn("Say hello.").result()
 
 
-async def record_gemini_exhausted_then_success(server: GeminiServer, turn: Callable[..., Turn]) -> None:
+async def record_gemini_exhausted_then_success(
+    server: GeminiServer, turn: Callable[..., Turn], *, vertex: bool = False
+) -> None:
     server.fail(429, "RESOURCE_EXHAUSTED", message="Resource has been exhausted (e.g. check quota).")
-    server.reply(gemini.text("Here I am.", 3), usage={"promptTokenCount": 6, "candidatesTokenCount": 4})
+    server.reply(gemini.text("Here I am.", 3), usage={"promptTokenCount": 6, "candidatesTokenCount": 4}, vertex=vertex)
     await turn("Are you there?").result()
 
 
-async def record_gemini_structured_output(server: GeminiServer, turn: Callable[..., Turn]) -> None:
+async def record_gemini_structured_output(
+    server: GeminiServer, turn: Callable[..., Turn], *, vertex: bool = False
+) -> None:
     usage = {"promptTokenCount": 14, "candidatesTokenCount": 16}
-    server.reply(gemini.text('{"terms": [2, 3], "total": 5}', 4), usage=usage)
+    server.reply(gemini.text('{"terms": [2, 3], "total": 5}', 4), usage=usage, vertex=vertex)
     await turn("What is 2 + 3?", output=Sum).result()
+
+
+async def record_gemini_error_in_the_middle(
+    server: GeminiServer, turn: Callable[..., Turn], *, vertex: bool = False
+) -> None:
+    begun = gemini.chunks(gemini.text("Once upon a time", 4), gemini.text(" there", 1), vertex=vertex)[:-1]
+    server.error_inside(begun)
+    await _failing(turn("Tell me a story."))
 
 
 GEMINI_RECORDINGS: dict[str, Callable[[GeminiServer, Callable[..., Turn]], Awaitable[None]]] = {
@@ -248,7 +265,13 @@ GEMINI_RECORDINGS: dict[str, Callable[[GeminiServer, Callable[..., Turn]], Await
     "gemini/tool_round_trip": record_gemini_tool_round_trip,
     "gemini/exhausted_then_success": record_gemini_exhausted_then_success,
     "gemini/structured_output": record_gemini_structured_output,
-    "vertex-gemini/parallel_tools": record_gemini_parallel_tools,
+    "gemini/parallel_tools": record_gemini_parallel_tools,
+    "gemini/error_in_the_middle": record_gemini_error_in_the_middle,
+    "vertex-gemini/text": functools.partial(record_gemini_text, vertex=True),
+    "vertex-gemini/exhausted_then_success": functools.partial(record_gemini_exhausted_then_success, vertex=True),
+    "vertex-gemini/structured_output": functools.partial(record_gemini_structured_output, vertex=True),
+    "vertex-gemini/error_in_the_middle": functools.partial(record_gemini_error_in_the_middle, vertex=True),
+    "vertex-gemini/parallel_tools": functools.partial(record_gemini_parallel_tools, vertex=True),
     "vertex-gemini/malformed_then_corrected": record_gemini_malformed_then_corrected,
 }
 
