@@ -525,6 +525,10 @@ class TestProcess:
         assert (process.returncode, err) == (130, "")
         assert lines(out)[-1]["finish_reason"] == "aborted"
 
+    @pytest.mark.skipif(
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+        reason="interrupts are ignored here: run it in the foreground of a shell",
+    )
     @pytest.mark.parametrize("name", ["typer", "rich"])
     def test_an_interrupt_while_it_imports(self, tmp_path: Path, name: str) -> None:
         """Also where the module would swallow it. Of the package itself Python imports some before anything runs."""

@@ -1,4 +1,4 @@
-"""The command line: ``rxloop demo``, ``rxloop generate``, ``rxloop replay``."""
+"""The command line: ``rxloop demo``, ``rxloop generate``, ``rxloop record``, ``rxloop replay``."""
 
 from __future__ import annotations
 
