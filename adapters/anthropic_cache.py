@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rxloop.adapters.cache_points import Block, Lifetime, plan_cache_points
+from rxloop.adapters.cache_points import Block, Lifetime, lifetime_of, marker, plan_cache_points
 
 __all__ = ("with_cache_points",)
 
@@ -68,14 +68,9 @@ def _is_fit(block: Any) -> bool:
 
 
 def _mark_of(block: Any) -> Lifetime | None:
-    control = block.get("cache_control") if isinstance(block, Mapping) else None
-    if not isinstance(control, Mapping):
-        return None
-    return "1h" if control.get("ttl") == "1h" else "5m"
+    return lifetime_of(block.get("cache_control")) if isinstance(block, Mapping) else None
 
 
 def _marked(blocks: list[Any], place: int, lifetime: Lifetime) -> list[Any]:
-    control: dict[str, Any] = {"type": "ephemeral"}
-    if lifetime != "5m":
-        control["ttl"] = lifetime
-    return [*blocks[:place], {**blocks[place], "cache_control": control}, *blocks[place + 1 :]]
+    marked = {**blocks[place], "cache_control": marker("ephemeral", lifetime)}
+    return [*blocks[:place], marked, *blocks[place + 1 :]]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rxloop.adapters.cache_points import Block, Lifetime, plan_cache_points
+from rxloop.adapters.cache_points import Block, Lifetime, lifetime_of, marker, plan_cache_points
 
 __all__ = ("takes_cache_points", "with_cache_points")
 
@@ -64,14 +64,8 @@ def _seen(blocks: Iterable[Any], *fit: str) -> list[Block]:
 
 
 def _mark_of(block: Any) -> Lifetime | None:
-    point = block.get("cachePoint") if isinstance(block, Mapping) else None
-    if not isinstance(point, Mapping):
-        return None
-    return "1h" if point.get("ttl") == "1h" else "5m"
+    return lifetime_of(block.get("cachePoint")) if isinstance(block, Mapping) else None
 
 
 def _marked(blocks: list[Any], place: int, lifetime: Lifetime) -> list[Any]:
-    point: dict[str, Any] = {"type": "default"}
-    if lifetime != "5m":
-        point["ttl"] = lifetime
-    return [*blocks[: place + 1], {"cachePoint": point}, *blocks[place + 1 :]]
+    return [*blocks[: place + 1], {"cachePoint": marker("default", lifetime)}, *blocks[place + 1 :]]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from rxloop.errors import ConfigurationError
 
-__all__ = ("Block", "CachePlan", "Lifetime", "check_lifetime", "plan_cache_points")
+__all__ = ("Block", "CachePlan", "Lifetime", "check_lifetime", "lifetime_of", "marker", "plan_cache_points")
 
 Lifetime = Literal["5m", "1h"]
 """How long the provider keeps what was marked, counted from its last use."""
@@ -61,6 +61,18 @@ def check_lifetime(cache: Lifetime | None) -> None:
     """
     if cache not in (None, "5m", "1h"):
         raise ConfigurationError(f"cache must be '5m', '1h' or None, but got {cache!r}")
+
+
+def lifetime_of(marker: Any) -> Lifetime | None:
+    """The lifetime that a marker asks for; ``None`` if it is none."""
+    if not isinstance(marker, Mapping):
+        return None
+    return "1h" if marker.get("ttl") == "1h" else "5m"
+
+
+def marker(kind: str, lifetime: Lifetime) -> dict[str, Any]:
+    """A marker of the provider's kind; five minutes are what it means without a word of them."""
+    return {"type": kind} if lifetime == "5m" else {"type": kind, "ttl": lifetime}
 
 
 def plan_cache_points(

@@ -29,6 +29,7 @@ from rxloop.errors import (
 from rxloop.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallReceived, ToolCallStarted
 from rxloop.steps import StepResult, ToolCall, ToolResult
 from rxloop.usage import Usage
+from tests.adapters.spoiling import spoil
 from tests.providers.anthropic import (
     Block,
     message,
@@ -977,29 +978,17 @@ def test_nobody_can_change_what_was_decoded() -> None:
     decoder = AnthropicDecoder()
     decoded = [item for event in events for item in decoder.feed(event)]
     (expected,) = copy.deepcopy(decoder.close())
-    _spoil(events)
+    spoil(events)
     for event in decoded:
-        _spoil(getattr(event, "arguments", None))
+        spoil(getattr(event, "arguments", None))
     assert decoder.draft() == expected
     for _ in range(2):
         draft = decoder.draft()
         assert draft == expected
-        _spoil(draft.tool_calls[0].arguments)
+        spoil(draft.tool_calls[0].arguments)
         assert draft.message == expected.message, "a call and its block are apart"
-        _spoil(draft.message)
-        _spoil(draft.raw_usage)
-
-
-def _spoil(value: Any) -> None:
-    """Change whatever can be changed."""
-    if isinstance(value, dict):
-        for item in list(value.values()):
-            _spoil(item)
-        value["spoilt"] = True
-    elif isinstance(value, list):
-        for item in value:
-            _spoil(item)
-        value.append("spoilt")
+        spoil(draft.message)
+        spoil(draft.raw_usage)
 
 
 @pytest.mark.parametrize(

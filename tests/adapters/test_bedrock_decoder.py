@@ -34,6 +34,7 @@ from rxloop.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallRece
 from rxloop.steps import Step, StepResult, ToolCall, ToolResult
 from rxloop.testing.scripted import Recorder
 from rxloop.usage import Usage
+from tests.adapters.spoiling import spoil
 from tests.providers.bedrock import (
     BedrockServer,
     Block,
@@ -1030,18 +1031,6 @@ def test_nobody_can_change_what_was_decoded() -> None:
         assert draft.message == expected.message, "a call and its block are apart"
         spoil(draft.message)
         spoil(draft.raw_usage)
-
-
-def spoil(value: Any) -> None:
-    """Change whatever can be changed."""
-    if isinstance(value, dict):
-        for item in list(value.values()):
-            spoil(item)
-        value["spoilt"] = True
-    elif isinstance(value, list):
-        for item in value:
-            spoil(item)
-        value.append("spoilt")
 
 
 _STRANGE = st.sampled_from(
