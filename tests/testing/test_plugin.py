@@ -64,6 +64,9 @@ filterwarnings = error
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project whose tests ask the server of the last `serving`."""
     monkeypatch.setenv("SERVER", "http://127.0.0.1:9")
+    # where they are set, pytest's summary holds every failure whole
+    for name in ("CI", "BUILD_NUMBER"):
+        monkeypatch.delenv(name, raising=False)
     pytester.makeini(INI)
     return pytester
 
