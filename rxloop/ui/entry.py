@@ -1,0 +1,71 @@
+"""What an event bus carries: a turn's events, each with its number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+from rxloop.errors import RxLoopError
+from rxloop.events import TurnEvent, TurnFinished, event_from_dict
+from rxloop.usage import Usage
+
+__all__ = ("Entry", "StreamEvent", "TurnFailed", "is_end", "stream_event_from_dict")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFailed:
+    """
+    The last event of a turn that failed, where it travels as data: what is an error to a subscriber.
+
+    Args:
+        error: the error's JSON form.
+        usage: what the turn had used by then.
+        text: the answer's text by then.
+    """
+
+    type: ClassVar[Literal["error"]] = "error"
+    error: dict[str, Any]
+    usage: Usage = Usage()
+    text: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form: ``type`` first, then every field."""
+        return {"type": self.type, "error": self.error, "usage": self.usage.to_dict(), "text": self.text}
+
+    @classmethod
+    def of(cls, error: Exception) -> TurnFailed:
+        """What a turn's error says. The text of an error that is not rxloop's own is nobody's to see."""
+        if not isinstance(error, RxLoopError):
+            hidden = {"kind": "internal", "status": None, "message": type(error).__name__, "retryable": False}
+            return cls(hidden)
+        partial = error.partial
+        if partial is None:
+            return cls(error.to_dict())
+        return cls(error.to_dict(), partial.usage, partial.text)
+
+
+StreamEvent: TypeAlias = "TurnEvent | TurnFailed"
+"""An event of a turn, or how it failed."""
+
+
+class Entry(NamedTuple):
+    """An event of a turn with its number: from 1, growing, not without gaps."""
+
+    id: int
+    event: StreamEvent
+
+
+def is_end(event: StreamEvent) -> bool:
+    """Whether nothing follows it."""
+    return isinstance(event, (TurnFinished, TurnFailed))
+
+
+def stream_event_from_dict(data: Mapping[str, Any]) -> StreamEvent:
+    """Read an event's JSON form."""
+    if data.get("type") == TurnFailed.type:
+        usage = data.get("usage")
+        return TurnFailed(
+            dict(data["error"]), Usage(**usage) if isinstance(usage, Mapping) else Usage(), data.get("text", "")
+        )
+    return event_from_dict(data)
