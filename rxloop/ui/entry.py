@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from rxloop.errors import RxLoopError
@@ -26,7 +26,7 @@ class TurnFailed:
 
     type: ClassVar[Literal["error"]] = "error"
     error: dict[str, Any]
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     text: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,8 +64,6 @@ def is_end(event: StreamEvent) -> bool:
 def stream_event_from_dict(data: Mapping[str, Any]) -> StreamEvent:
     """Read an event's JSON form."""
     if data.get("type") == TurnFailed.type:
-        usage = data.get("usage")
-        return TurnFailed(
-            dict(data["error"]), Usage(**usage) if isinstance(usage, Mapping) else Usage(), data.get("text", "")
-        )
+        usage = Usage.from_dict(data.get("usage") or {})
+        return TurnFailed(dict(data["error"]), usage, str(data.get("text") or ""))
     return event_from_dict(data)
