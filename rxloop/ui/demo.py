@@ -292,7 +292,7 @@ def _long(prompt: str) -> Iterator[Said]:
     while len(text) < length:
         number += 1
         text += (
-            f"## Part {number}\n\nThis is paragraph {number} of a long answer. It streams in pieces, and **each piece** "
+            f"## Part {number}\n\nThis is paragraph {number} of a long answer. It streams in pieces; **each piece** "
             "is added to what is there already; nothing is drawn twice. Scroll up while it comes: the page stays where "
             "you are reading.\n\n"
         )
