@@ -65,11 +65,11 @@ def page_routes(
             raise ConfigurationError(f"a suggestion must have a title and a prompt, but got {item!r:.100}")
     settings = json.dumps({"provider": provider, "model": model, "suggestions": offered}).encode()
     routes = [Route("/page/settings.json", _serving(settings, "json"), name="settings")]
-    for item in files("rxloop.ui").joinpath("page").iterdir():
-        kind = item.name.rpartition(".")[2]
+    for file in files("rxloop.ui").joinpath("page").iterdir():
+        kind = file.name.rpartition(".")[2]
         if kind in _TYPES:
-            path = "/" if item.name == "index.html" else f"/page/{item.name}"
-            routes.append(Route(path, _serving(item.read_bytes(), kind), name=item.name))
+            path = "/" if file.name == "index.html" else f"/page/{file.name}"
+            routes.append(Route(path, _serving(file.read_bytes(), kind), name=file.name))
     return routes
 
 

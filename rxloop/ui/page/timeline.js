@@ -151,7 +151,7 @@ export class Timeline {
     for (const row of this.#inOrder()) {
       if (row.kind === "call") {
         for (const { began, ended, style } of row.told) {
-          const what = { arguments: "arguments came", tool: "ran", failed: "ended with an error" }[style] ?? style;
+          const what = { asked: "arguments came", ran: "ran", failed: "ended with an error" }[style] ?? style;
           said.push(`${row.label}: ${what} from ${began.toFixed(1)} to ${ended.toFixed(1)} seconds.`);
         }
       } else if (row.kind === "usage") {

@@ -108,6 +108,7 @@ export class TurnView {
   on_step_started(event) {
     this.steps = event.step + 1;
     this.#leave();
+    this.timeline.mark("step", this.now, "steps");
     this.timeline.begin(`step ${event.step}`, "step", this.now, "steps", "steps", "step");
   }
 
@@ -129,7 +130,7 @@ export class TurnView {
 
   on_tool_call_started(event) {
     this.#card(event);
-    this.timeline.begin(`${key(event)} arguments`, "call", this.now, key(event), event.name, "arguments");
+    this.timeline.begin(`${key(event)} arguments`, "call", this.now, key(event), event.name, "asked");
   }
 
   on_tool_call_delta(event) {
@@ -143,7 +144,7 @@ export class TurnView {
 
   on_tool_started(event) {
     this.#card(event).start(this.now);
-    this.timeline.begin(key(event), "call", this.now, key(event), event.name, "tool");
+    this.timeline.begin(key(event), "call", this.now, key(event), event.name, "ran");
   }
 
   on_tool_progress(event) {
@@ -152,7 +153,7 @@ export class TurnView {
 
   on_tool_finished(event) {
     this.#card(event).finish(event);
-    this.timeline.end(key(event), this.now, event.error === null ? "tool" : "failed");
+    this.timeline.end(key(event), this.now, event.error === null ? "ran" : "failed");
   }
 
   on_retry_scheduled(event) {

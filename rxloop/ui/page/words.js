@@ -50,7 +50,8 @@ export function count(number) {
 }
 
 export function seconds(number) {
-  return number < 10 ? `${number.toFixed(number < 0.1 ? 2 : 1)} s` : `${Math.round(number)} s`;
+  if (number < 0.1) return `${Math.round(number * 1000)} ms`;
+  return number < 10 ? `${number.toFixed(1)} s` : `${Math.round(number)} s`;
 }
 
 /** A new element, its class and its text. */

@@ -1,0 +1,66 @@
+"""Much text and many events do not stop the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.browser.test_page import ask, ended
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+LONGEST_TASK = 1000
+"""Milliseconds: far above what it takes, far below what drawing everything anew takes."""
+
+WATCH = """() => {
+    window.longest = 0;
+    window.tasks = 0;
+    new PerformanceObserver((list) => {
+        for (const entry of list.getEntries()) {
+            window.longest = Math.max(window.longest, entry.duration);
+            window.tasks += entry.duration;
+        }
+    }).observe({ type: "longtask", buffered: false });
+}"""
+
+
+def longest(page: Page) -> float:
+    seen: float = page.evaluate("() => window.longest")
+    return seen
+
+
+def test_a_hundred_thousand_characters(page: Page) -> None:
+    page.evaluate(WATCH)
+    ask(page, "Give me 100,000 characters.")
+    turn = ended(page)
+    # `textContent` has no line breaks, and neither do the marks that were made of the text
+    assert len(turn.locator(".prose").text_content() or "") > 85_000
+    print(longest(page), page.evaluate("() => window.tasks"))
+    assert longest(page) < LONGEST_TASK
+    # played again at once, the page stays awake too
+    page.reload()
+    page.evaluate(WATCH)
+    ended(page)
+    print(longest(page), page.evaluate("() => window.tasks"))
+    assert longest(page) < LONGEST_TASK
+
+
+def test_one_line_of_a_hundred_thousand_characters(page: Page) -> None:
+    page.evaluate(WATCH)
+    line = "word " * 20_000
+    ask(page, f"say {line}")
+    turn = ended(page)
+    assert len(turn.locator(".prose").text_content() or "") >= 99_999
+    print(longest(page), page.evaluate("() => window.tasks"))
+    assert longest(page) < LONGEST_TASK
+
+
+def test_two_thousand_reports_of_a_tool(page: Page) -> None:
+    page.evaluate(WATCH)
+    ask(page, "chatter 2000")
+    turn = ended(page)
+    assert turn.locator(".counted").inner_text() == "2,000 reports"
+    assert turn.locator("progress").get_attribute("value") == "1"
+    assert page.locator("*").count() < 400, "what is over must not stay in the page"
+    print(longest(page), page.evaluate("() => window.tasks"))
+    assert longest(page) < LONGEST_TASK
