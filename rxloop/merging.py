@@ -7,11 +7,62 @@ from typing import Any, TypeVar
 
 from rxloop.events import ReasoningDelta, TextDelta, ToolCallDelta
 
-__all__ = ("merge_adjacent",)
+__all__ = ("DeltaRun", "is_delta", "merge_adjacent")
 
 T = TypeVar("T")
 
 _DELTAS = frozenset((TextDelta, ReasoningDelta, ToolCallDelta))
+
+
+def is_delta(event: object) -> bool:
+    """Whether it is a piece of text, of reasoning, or of a call's arguments."""
+    return type(event) in _DELTAS
+
+
+class DeltaRun:
+    """Deltas that follow one another and say one thing in pieces: a step's text, its reasoning, a call's arguments."""
+
+    __slots__ = ("_head", "_pieces")
+
+    def __init__(self) -> None:
+        self._head: Any = None
+        self._pieces: list[str] = []
+
+    def __bool__(self) -> bool:
+        return self._head is not None
+
+    def begin(self, event: Any) -> None:
+        """Start with this delta; what there was must have been taken."""
+        self._head = event
+        self._pieces.append(event.arguments if type(event) is ToolCallDelta else event.text)
+
+    def add(self, event: Any) -> bool:
+        """Take an event in that continues the run, and tell whether it does."""
+        head = self._head
+        kind = type(event)
+        if kind is not type(head) or kind not in _DELTAS or head.step != event.step:
+            return False
+        if kind is not ToolCallDelta:
+            self._pieces.append(event.text)
+        elif head.call_id == event.call_id:
+            self._pieces.append(event.arguments)
+        else:
+            return False
+        return True
+
+    def take(self) -> Any:
+        """The whole run as one delta, the only one itself, or ``None``; the run is empty afterwards."""
+        head, pieces = self._head, self._pieces
+        self._head = None
+        if len(pieces) > 1:
+            # joined once per run: adding piece by piece would copy what is there already
+            said = "".join(pieces)
+            if type(head) is ToolCallDelta:
+                head = ToolCallDelta(head.step, head.call_id, said)
+            else:
+                head = type(head)(head.step, said)
+        pieces.clear()
+        return head
 
 
 def merge_adjacent(events: Iterable[tuple[int, T]]) -> list[tuple[int, T]]:
@@ -29,43 +80,17 @@ def merge_adjacent(events: Iterable[tuple[int, T]]) -> list[tuple[int, T]]:
         a new list, in which no two neighbours could be merged.
     """
     merged: list[tuple[int, T]] = []
-    head: Any = None
-    pieces: list[str] = []
+    run = DeltaRun()
+    last = 0
     for number, event in events:
-        kind = type(event)
-        if kind not in _DELTAS:
-            _close(merged, head, pieces)
-            head = None
-            merged.append((number, event))
-        elif head is not None and _continues(head, event):
-            pieces.append(_said(event))
-            merged[-1] = (number, head)
-        else:
-            _close(merged, head, pieces)
-            head = event
-            pieces.append(_said(event))
-            merged.append((number, event))
-    _close(merged, head, pieces)
+        if not run.add(event):
+            if run:
+                merged.append((last, run.take()))
+            if type(event) in _DELTAS:
+                run.begin(event)
+            else:
+                merged.append((number, event))
+        last = number
+    if run:
+        merged.append((last, run.take()))
     return merged
-
-
-def _continues(head: Any, event: Any) -> bool:
-    if type(head) is not type(event) or head.step != event.step:
-        return False
-    return type(head) is not ToolCallDelta or bool(head.call_id == event.call_id)
-
-
-def _said(event: Any) -> str:
-    said: str = event.arguments if type(event) is ToolCallDelta else event.text
-    return said
-
-
-def _close(merged: list[tuple[int, Any]], head: Any, pieces: list[str]) -> None:
-    # joined once per run: adding piece by piece would copy what is there already
-    if len(pieces) > 1:
-        said = "".join(pieces)
-        whole = (
-            ToolCallDelta(head.step, head.call_id, said) if type(head) is ToolCallDelta else type(head)(head.step, said)
-        )
-        merged[-1] = (merged[-1][0], whole)
-    pieces.clear()

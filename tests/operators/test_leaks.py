@@ -21,6 +21,7 @@ from rxloop.operators import (
     MalformedBudget,
     OutputState,
     RetryPolicy,
+    coalesce_text,
     deadline,
     loop_steps,
     partial_output,
@@ -66,6 +67,9 @@ def dispatching(source: Observable[Any], time: VirtualTime) -> Observable[Any]:
 
 
 ROWS: dict[str, Row] = {
+    "coalesce_text": Row(
+        lambda source, time: source.pipe(coalesce_text(30)), (TextDelta(0, "x"), TextDelta(0, "y"), StepStarted(1))
+    ),
     "deadline": Row(lambda source, time: source.pipe(deadline(500, clock="turn"))),
     "loop_steps": Row(
         lambda source, time: loop_steps(lambda: 0, lambda _: source, lambda state, _: None),
