@@ -237,8 +237,8 @@ class Translation(ABC, Generic[T]):
         self._blocks += 1
         if kind is TextDelta:
             self._said = True
-            if self._parent_id is None and not self.calls:
-                self._parent_id = block.block_id
+            # the calls that follow belong to the message that they follow
+            self._parent_id = block.block_id
         else:
             self._thoughts.append(block)
         self.block_opened(block)
@@ -273,10 +273,12 @@ class Translation(ABC, Generic[T]):
         if not call.open:
             return
         call.open = False
-        if arguments is not None and not "".join(call.pieces).strip():
-            text = whole(arguments) if isinstance(arguments, str) else json_text(arguments)
-            call.pieces.append(text)
-            self.call_grew(call, text)
+        if not "".join(call.pieces).strip():
+            # whoever reads the call again wants JSON, even of one that was broken off
+            text = whole(arguments) if isinstance(arguments, str) else json_text(arguments or {})
+            if text:
+                call.pieces.append(text)
+                self.call_grew(call, text)
         self.call_closed(call, arguments)
 
     def _answer(self, call: Call, answer: Answer) -> None:

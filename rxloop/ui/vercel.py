@@ -65,7 +65,8 @@ class UIMessageMapping(Translation[dict[str, Any]]):
 
     def opened(self) -> None:
         """``start``."""
-        about = {"provider": self.provider, "model": self.model}
+        known = {"provider": self.provider, "model": self.model}
+        about = {name: value for name, value in known.items() if value}
         self._out.append({"type": "start", "messageId": self.turn_id, "messageMetadata": about})
 
     def step_opened(self, step: int) -> None:
