@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from reactivex import Observable
 
+from rxloop.checks import instance
 from rxloop.errors import ConfigurationError
 from rxloop.events import TextDelta, ToolCallDelta, TurnEvent, TurnFinished
 from rxloop.steps import Signature
@@ -49,13 +50,14 @@ def to_agui(
         running_usage: tell the total of tokens after every step, as ``CUSTOM`` ``rxloop.usage_updated``.
 
     Raises:
-        ConfigurationError: ``ag-ui-protocol`` is not installed.
+        ConfigurationError: a name is no string, or ``ag-ui-protocol`` is not installed.
     """
-    _protocol()
 
     def begin() -> AguiMapping:
         return AguiMapping(thread_id=thread_id, run_id=run_id, turn_id=turn_id, running_usage=running_usage)
 
+    # what the first subscription would refuse is refused here
+    begin()
     return lambda source: translated(source, begin)
 
 
@@ -73,10 +75,12 @@ class AguiMapping(Translation["BaseEvent"]):
         running_usage: tell the total of tokens after every step.
 
     Raises:
-        ConfigurationError: ``ag-ui-protocol`` is not installed.
+        ConfigurationError: a name is no string, or ``ag-ui-protocol`` is not installed.
     """
 
     def __init__(self, *, thread_id: str, run_id: str, turn_id: str | None = None, running_usage: bool = True) -> None:
+        instance("thread_id", thread_id, str)
+        instance("run_id", run_id, str)
         super().__init__(turn_id=turn_id, fallback_id=run_id, running_usage=running_usage)
         self._thread_id = whole(thread_id)
         self._run_id = whole(run_id)
@@ -248,7 +252,7 @@ class AguiFrames:
         running_usage: tell the total of tokens after every step.
 
     Raises:
-        ConfigurationError: ``ag-ui-protocol`` is not installed.
+        ConfigurationError: a name is no string, or ``ag-ui-protocol`` is not installed.
     """
 
     headers: ClassVar[Mapping[str, str]] = {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from types import NoneType
 from typing import Any, Generic, TypeVar
 
 from pydantic_core import from_json
 from reactivex import Observable, abc
 
+from rxloop.checks import instance
 from rxloop.errors import InvalidOutputError
 from rxloop.events import (
     ContextReclaimed,
@@ -103,6 +105,7 @@ class Translation(ABC, Generic[T]):
     """
 
     def __init__(self, *, turn_id: str | None, fallback_id: str, running_usage: bool) -> None:
+        instance("turn_id", turn_id, str, NoneType)
         self._turn_id = whole(turn_id) if turn_id else None
         self._fallback_id = whole(fallback_id)
         self._running_usage = running_usage
@@ -163,7 +166,7 @@ class Translation(ABC, Generic[T]):
                 self._end(rejected=event.error.get("kind") == InvalidOutputError.kind)
                 self.failed(event)
             case UnknownEvent():
-                self.noted(whole(str(event.data.get("type"))), event.data)
+                self.noted(whole(str(event.data.get("type") or event.type)), event.data)
             case _ if isinstance(event, _NOTES):
                 self._note(event)
         return self._taken()

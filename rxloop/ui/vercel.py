@@ -45,10 +45,17 @@ def to_ui_message_stream(
     Args:
         message_id: the message's identifier, and what those of its parts begin with; the turn's if not given.
         running_usage: tell the total of tokens after every step, in the message's metadata.
+
+    Raises:
+        ConfigurationError: `message_id` is no string.
     """
-    return lambda source: translated(
-        source, lambda: UIMessageMapping(message_id=message_id, running_usage=running_usage)
-    )
+
+    def begin() -> UIMessageMapping:
+        return UIMessageMapping(message_id=message_id, running_usage=running_usage)
+
+    # what the first subscription would refuse is refused here
+    begin()
+    return lambda source: translated(source, begin)
 
 
 class UIMessageMapping(Translation[dict[str, Any]]):

@@ -14,7 +14,15 @@ from reactivex import operators as ops
 
 from rxloop import ui
 from rxloop.errors import ConfigurationError, OverloadedError
-from rxloop.events import StepStarted, TextDelta, ToolCallDelta, ToolCallStarted, TurnFinished, TurnStarted
+from rxloop.events import (
+    StepStarted,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+    TurnFinished,
+    TurnStarted,
+    UnknownEvent,
+)
 from rxloop.testing import CallTool, Think
 from rxloop.ui import AguiFrames, AguiMapping, to_agui
 from rxloop.ui.entry import StreamEvent, TurnFailed
@@ -207,6 +215,17 @@ def test_without_the_protocols_package_the_extra_is_named(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "ag_ui", None)
     with pytest.raises(ConfigurationError, match=r'pip install "rxloop\[ui\]"'):
         make(**NAMES)
+
+
+@pytest.mark.parametrize("name", ["thread_id", "run_id", "turn_id"])
+def test_a_name_that_is_no_string_is_refused_at_once(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} must be str.*, but got 5"):
+        to_agui(**{**NAMES, name: 5})
+
+
+def test_an_event_without_a_type_is_noted_all_the_same() -> None:
+    [_, noted] = AguiMapping(**NAMES).feed(UnknownEvent({"sky": "grey"}))
+    assert forms([noted]) == [{"type": "CUSTOM", "name": "rxloop.unknown", "value": {"sky": "grey"}}]
 
 
 def test_the_package_gives_its_names_when_they_are_asked_for() -> None:

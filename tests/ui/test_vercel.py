@@ -9,7 +9,7 @@ import reactivex as rx
 from reactivex import Observable
 from reactivex import operators as ops
 
-from rxloop.errors import OverloadedError
+from rxloop.errors import ConfigurationError, OverloadedError
 from rxloop.events import StepStarted, TextDelta, ToolCallDelta, ToolCallStarted, TurnStarted
 from rxloop.testing import CallTool, Think
 from rxloop.ui import UIMessageFrames, to_ui_message_stream
@@ -106,6 +106,11 @@ def test_a_call_that_was_broken_off_keeps_what_came() -> None:
     parts = parts_of(rx.of(*begun, ToolCallDelta(0, "a", '{"x'), ToolCallDelta(0, "a", '": 1')))
     [fault] = [part for part in parts if part["type"] == "tool-input-error"]
     assert (fault["input"], fault["errorText"]) == ('{"x": 1', "the call was broken off")
+
+
+def test_a_message_id_that_is_no_string_is_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match="must be str or None, but got 5"):
+        to_ui_message_stream(message_id=5)  # type: ignore[arg-type]
 
 
 def test_the_response_has_its_header_and_its_last_line() -> None:
