@@ -30,7 +30,7 @@ from rxloop.usage import Usage
 from tests.ui.grammar import check_agui
 from tests.ui.turns import TURN, events_of
 
-NAMES = {"thread_id": "thread", "run_id": "run"}
+NAMES: dict[str, Any] = {"thread_id": "thread", "run_id": "run"}
 TEN = {
     "inputTokens": 10,
     "outputTokens": 5,
@@ -192,7 +192,7 @@ def test_every_subscription_has_a_state_of_its_own() -> None:
 
 
 def test_identifiers_are_the_turns_own_unless_given() -> None:
-    events = [TurnStarted("own", "p", "m"), StepStarted(0), TextDelta(0, "x")]
+    events: list[Any] = [TurnStarted("own", "p", "m"), StepStarted(0), TextDelta(0, "x")]
 
     def message_of(mapping: AguiMapping) -> Any:
         made: list[Any] = [item for event in events for item in mapping.feed(event)]

@@ -40,7 +40,7 @@ from rxloop.ui.vercel import UIMessageFrames, UIMessageMapping
 from rxloop.usage import Usage
 from tests.ui.grammar import check_agui, check_ui_messages
 
-NAMES = {"thread_id": "thread", "run_id": "run"}
+NAMES: dict[str, Any] = {"thread_id": "thread", "run_id": "run"}
 
 texts = st.text(st.characters(), max_size=8)
 """Any text, halves of characters among it."""
@@ -56,7 +56,8 @@ def _finished(usage: Usage, steps: int, calls: tuple[ToolCall, ...], *, aborted:
 def turns(draw: st.DrawFn) -> list[TurnEvent]:
     """A turn that the grammar allows, to its end."""
     events: list[TurnEvent] = [TurnStarted("turn", "provider", "model")]
-    total, made = Usage(), ()
+    total = Usage()
+    made: tuple[ToolCall, ...] = ()
     steps = draw(st.integers(1, 3))
     for step in range(steps):
         events.append(StepStarted(step))
@@ -96,7 +97,7 @@ def _content(draw: st.DrawFn, step: int, events: list[TurnEvent]) -> tuple[dict[
         elif what == "start":
             call_id = f"{draw(texts)}{len(calls)}"
             name = draw(st.sampled_from(["add", "final_result"]))
-            arguments = draw(st.sampled_from([{}, {"a": 1}, '{"a', ""]))
+            arguments: Any = draw(st.sampled_from([{}, {"a": 1}, '{"a', ""]))
             calls[call_id] = ToolCall(call_id, name, arguments)
             if name == "final_result":
                 own.add(call_id)

@@ -46,7 +46,7 @@ def read(events: Mapping[str, list[StreamEvent]]) -> Any:
 
     def answer(request: Request) -> Reply:
         _, form, name = request.path.split("/")
-        names = {"turn_id": "turn_1", "thread_id": "thread_1", "run_id": "run_1"}
+        names: dict[str, Any] = {"turn_id": "turn_1", "thread_id": "thread_1", "run_id": "run_1"}
         frames: Frames = AguiFrames(**names) if form == "agui" else UIMessageFrames(**names)
         # cut where no character and no event ends
         body = server_sent(events[name], frames)

@@ -99,7 +99,7 @@ def test_an_error_of_the_source_is_the_last_part() -> None:
 
 
 def test_a_call_that_was_broken_off_keeps_what_came() -> None:
-    begun = [TurnStarted("turn", "p", "m"), StepStarted(0), ToolCallStarted(0, "a", "add")]
+    begun: list[Any] = [TurnStarted("turn", "p", "m"), StepStarted(0), ToolCallStarted(0, "a", "add")]
     frames = UIMessageFrames(turn_id="turn")
     for event in (*begun, ToolCallDelta(0, "a", '{"x'), ToolCallDelta(0, "a", '": "\ud800')):
         assert all(frame.encode() for frame in frames.feed(event))

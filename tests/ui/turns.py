@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from rxloop.events import (
     StepFinished,
     StepStarted,
     TextDelta,
+    ToolCallDelta,
     ToolCallReceived,
     ToolCallStarted,
     TurnFinished,
@@ -139,8 +139,6 @@ async def _interleaved_calls() -> list[StreamEvent]:
     )
     begun = next(place for place, event in enumerate(whole) if isinstance(event, ToolCallStarted))
     ended = next(place for place, event in enumerate(whole) if isinstance(event, StepFinished))
-    from rxloop.events import ToolCallDelta
-
     middle: list[StreamEvent] = [
         ToolCallStarted(0, "a", "add"),
         ToolCallDelta(0, "a", '{"a": 1'),
@@ -231,4 +229,3 @@ CASES: dict[str, Callable[[], Awaitable[list[StreamEvent]]]] = {
     "trimmed": _trimmed,
     "unknown": _unknown,
 }
-assert all(json.dumps(name) for name in CASES)
