@@ -14,9 +14,10 @@ from rxloop.checks import instance
 from rxloop.errors import ConfigurationError
 from rxloop.events import TextDelta, ToolCallDelta, TurnEvent, TurnFinished
 from rxloop.steps import Signature
+from rxloop.ui.blocks import Answer, Block, Call
 from rxloop.ui.entry import StreamEvent, TurnFailed
-from rxloop.ui.frames import json_text, quoted
-from rxloop.ui.translation import Answer, Block, Call, Translation, camel_case_usage, json_form, translated, whole
+from rxloop.ui.frames import json_form, json_text, quoted, whole
+from rxloop.ui.translation import Translation, camel_case_usage, translated
 from rxloop.usage import Usage
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring
 from typing import Any, ClassVar, Protocol
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from rxloop.events import ReasoningDelta, TextDelta, ToolCallDelta
 from rxloop.ui.entry import StreamEvent
 
-__all__ = ("EventFrames", "Frames", "json_text", "quoted", "whole_characters")
+__all__ = ("EventFrames", "Frames", "json_form", "json_text", "quoted", "whole")
 
 
 class Frames(Protocol):
@@ -63,11 +63,7 @@ class EventFrames:
 
 def quoted(text: str) -> str:
     """A string as JSON; half a character in it is replaced, since no client could be sent it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        text = whole_characters(text)
-    return encode_basestring(text)
+    return encode_basestring(whole(text))
 
 
 def json_text(value: Any) -> str:
@@ -79,7 +75,23 @@ def json_text(value: Any) -> str:
         return _dumped(_plain(value, ()))
 
 
-def whole_characters(text: str) -> str:
+def whole(text: str) -> str:
+    """The text, if need be without halves of characters."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _whole_characters(text)
+    return text
+
+
+def json_form(value: Any) -> Any:
+    """What JSON makes of it."""
+    return from_json(json_text(value))
+
+
+def _whole_characters(text: str) -> str:
     """The text with U+FFFD for every half of a character; halves that belong together are joined."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
@@ -90,16 +102,16 @@ def _dumped(value: Any) -> str:
 
 def _plain(value: Any, outer: tuple[int, ...]) -> Any:
     if isinstance(value, str):
-        return whole_characters(value)
+        return _whole_characters(value)
     if id(value) in outer:
         return "..."
     inside = (*outer, id(value))
     if isinstance(value, Mapping):
-        return {whole_characters(str(key)): _plain(item, inside) for key, item in value.items()}
+        return {_whole_characters(str(key)): _plain(item, inside) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item, inside) for item in value]
     try:
         _dumped(value)
     except (PydanticSerializationError, ValueError):
-        return whole_characters(str(value))
+        return _whole_characters(str(value))
     return value

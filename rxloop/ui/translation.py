@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any, Generic, TypeVar
 
-from pydantic_core import from_json
 from reactivex import Observable, abc
 
 from rxloop.checks import instance
@@ -32,11 +31,12 @@ from rxloop.events import (
     UsageUpdated,
 )
 from rxloop.steps import Signature
+from rxloop.ui.blocks import Answer, Block, Call
 from rxloop.ui.entry import StreamEvent, TurnFailed
-from rxloop.ui.frames import json_text, whole_characters
+from rxloop.ui.frames import json_text, whole
 from rxloop.usage import Usage
 
-__all__ = ("Answer", "Block", "Call", "Translation", "camel_case_usage", "json_form", "translated", "whole")
+__all__ = ("Translation", "camel_case_usage", "translated")
 
 T = TypeVar("T")
 
@@ -47,48 +47,6 @@ _LARGEST = 2**53 - 1
 """The largest whole number that JavaScript tells from its neighbours."""
 
 _NOTES = (RetryScheduled, ContextReclaimed, MalformedRetried, ToolStarted, ToolProgress)
-
-
-class Block:
-    """A run of text, or of reasoning, that nothing else interrupts."""
-
-    __slots__ = ("block_id", "kind", "prefix", "step")
-
-    def __init__(self, kind: type[TextDelta] | type[ReasoningDelta], step: int, block_id: str) -> None:
-        self.kind = kind
-        self.step = step
-        self.block_id = block_id
-        self.prefix = ""
-        """How the JSON of its deltas begins; whoever writes them puts it here."""
-
-
-class Call:
-    """A call that the model makes."""
-
-    __slots__ = ("answered", "call_id", "name", "open", "parent_id", "pieces", "prefix", "step")
-
-    def __init__(self, step: int, call_id: str, name: str, parent_id: str) -> None:
-        self.step = step
-        self.call_id = call_id
-        self.name = name
-        self.parent_id = parent_id
-        self.pieces: list[str] = []
-        self.open = True
-        self.answered = False
-        self.prefix = ""
-        """How the JSON of its deltas begins; whoever writes them puts it here."""
-
-
-class Answer:
-    """What a call came to."""
-
-    __slots__ = ("error", "output", "permanently_failed", "seconds")
-
-    def __init__(self, output: Any, error: str | None, permanently_failed: bool = False, seconds: float = 0.0) -> None:
-        self.output = output
-        self.error = error
-        self.permanently_failed = permanently_failed
-        self.seconds = seconds
 
 
 class Translation(ABC, Generic[T]):
@@ -432,22 +390,6 @@ def translated(source: Observable[Any], begin: Callable[[], Translation[T]]) -> 
         )
 
     return Observable(subscribe)
-
-
-def whole(text: str) -> str:
-    """The text, if need be without halves of characters."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return whole_characters(text)
-    return text
-
-
-def json_form(value: Any) -> Any:
-    """What JSON makes of it."""
-    return from_json(json_text(value))
 
 
 def camel_case_usage(usage: Usage) -> dict[str, int]:

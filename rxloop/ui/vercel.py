@@ -12,9 +12,10 @@ from reactivex import Observable
 
 from rxloop.events import TextDelta, ToolCallDelta, TurnEvent, TurnFinished
 from rxloop.steps import Signature
+from rxloop.ui.blocks import Answer, Block, Call
 from rxloop.ui.entry import StreamEvent, TurnFailed
-from rxloop.ui.frames import json_text, quoted
-from rxloop.ui.translation import Answer, Block, Call, Translation, camel_case_usage, json_form, translated, whole
+from rxloop.ui.frames import json_form, json_text, quoted, whole
+from rxloop.ui.translation import Translation, camel_case_usage, translated
 from rxloop.usage import Usage
 
 __all__ = ("UIMessageFrames", "UIMessageMapping", "to_ui_message_stream")

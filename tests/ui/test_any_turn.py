@@ -34,8 +34,7 @@ from rxloop.steps import Signature, ToolCall
 from rxloop.testing.grammar import check_grammar
 from rxloop.ui.agui import AguiFrames, AguiMapping
 from rxloop.ui.entry import StreamEvent, TurnFailed
-from rxloop.ui.frames import EventFrames, json_text
-from rxloop.ui.translation import whole
+from rxloop.ui.frames import EventFrames, json_text, whole
 from rxloop.ui.vercel import UIMessageFrames, UIMessageMapping
 from rxloop.usage import Usage
 from tests.ui.grammar import check_agui, check_ui_messages
@@ -225,12 +224,14 @@ def test_the_frames_of_events_are_their_json(events: list[StreamEvent]) -> None:
 
 
 @given(any_turn)
+@settings(deadline=None)
 def test_what_is_made_depends_on_the_events_alone(events: list[StreamEvent]) -> None:
     one, other = AguiFrames(**NAMES, turn_id="turn"), AguiFrames(**NAMES, turn_id="turn")
     assert [one.feed(event) for event in events] == [other.feed(event) for event in events]
 
 
 @given(turns())
+@settings(deadline=None)
 def test_the_text_of_a_turn_arrives_whole(events: list[TurnEvent]) -> None:
     mapping = AguiMapping(**NAMES)
     made: list[Any] = [item for event in events for item in mapping.feed(event)]
