@@ -49,7 +49,7 @@ from rxloop.limits import Limits
 from rxloop.operators import CapReached, Renewal, RetryPolicy
 from rxloop.output import Output
 from rxloop.reclaim import Reclaim
-from rxloop.steps import FinishReason, Partial, StepResult, ToolCall, ToolResult, TurnResult
+from rxloop.steps import FinishReason, Partial, Signature, StepResult, ToolCall, ToolResult, TurnResult
 from rxloop.tools import CancellationToken, Tool, ToolContext, ToolDeclaration, tool
 from rxloop.turn import Turn
 from rxloop.usage import Usage
@@ -92,6 +92,7 @@ __all__ = (
     "RetryScheduled",
     "RxLoopError",
     "ServerError",
+    "Signature",
     "StepFinished",
     "StepResult",
     "StepStarted",

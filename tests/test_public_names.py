@@ -21,10 +21,11 @@ PUBLIC = """
     ConnectionFailedError ContextOverflowError ContextReclaimed FinishReason HotTurn InvalidOutputError InvalidRequestError
     Limits MalformedResponseError MalformedRetried ModelNotFoundError Output Overflow OverloadedError Partial
     PermissionDeniedError ProviderError RateLimitedError ReasoningDelta Reclaim Renewal RetryPolicy RetryScheduled
-    RxLoopError ServerError StepFinished StepResult StepStarted StreamInterruptedError TOOL_PERMANENTLY_FAILED
-    TextDelta TimedOutError Tool ToolCall ToolCallDelta ToolCallReceived ToolCallStarted ToolContext ToolDeclaration
-    ToolFinished ToolProgress ToolResult ToolStarted Turn TurnEvent TurnFinished TurnResult TurnStarted UnknownEvent
-    Usage UsageLimitError UsageUpdated Watcher __version__ event_from_dict iterate tool
+    RxLoopError ServerError Signature StepFinished StepResult StepStarted StreamInterruptedError
+    TOOL_PERMANENTLY_FAILED TextDelta TimedOutError Tool ToolCall ToolCallDelta ToolCallReceived ToolCallStarted
+    ToolContext ToolDeclaration ToolFinished ToolProgress ToolResult ToolStarted Turn TurnEvent TurnFinished
+    TurnResult TurnStarted UnknownEvent Usage UsageLimitError UsageUpdated Watcher
+    __version__ event_from_dict iterate tool
 """
 
 PUBLIC_OPERATORS = """
