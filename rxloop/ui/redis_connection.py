@@ -70,7 +70,8 @@ class RedisConnection:
         """
         from redis.exceptions import RedisError
 
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        cancellations = task.cancelling() if task else 0
         deadline = None if patience is None else loop.time() + patience
         delay = _FIRST_DELAY
         while True:
@@ -79,7 +80,7 @@ class RedisConnection:
                 left = min(left, max(0.0, deadline - loop.time()))
             try:
                 async with self._within(left):
-                    return await operation()
+                    answer = await operation()
             except (RedisError, OSError) as error:
                 self.failures += 1
                 if self.closed:
@@ -88,6 +89,11 @@ class RedisConnection:
                     raise BusError(f"Redis refuses: {error}", retryable=False) from error
                 if deadline is not None and loop.time() + delay >= deadline:
                     raise BusError(f"Redis does not answer: {_words(error)}", retryable=True) from error
+            else:
+                if task is not None and task.cancelling() > cancellations:
+                    # a client of the caller's may have swallowed it
+                    raise asyncio.CancelledError
+                return answer
             with contextlib.suppress(TimeoutError):
                 # many that have lost the same Redis must not come back in step
                 async with self._within(delay * random.uniform(0.5, 1.0)):  # noqa: S311
@@ -139,10 +145,11 @@ def _client(url: str, timeout: float) -> Any:
     try:
         return Redis.from_url(
             url,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
             max_connections=_CONNECTIONS,
-            # whoever asks tries again, and knows for how long
+            # every attempt has its time and is repeated here; before Python 3.12 a timeout of the socket's may, beside
+            # that, swallow a cancellation, as it is made of asyncio.wait_for
+            socket_timeout=None,
+            socket_connect_timeout=timeout,
             retry=Retry(NoBackoff(), 0),
         )
     except ValueError:

@@ -39,6 +39,7 @@ class RedisStops:
             # the key first: one who looks for it and finds nothing hears of the request
             pipe.set(self._prefix + stream, 1, px=self._age)
             pipe.xadd(self._requests, {"stream": stream}, maxlen=_KEPT, approximate=True)
+            pipe.pexpire(self._requests, self._age)
             await pipe.execute()
 
         await self._connection.call(ask, patience=patience)
@@ -73,6 +74,8 @@ class RedisStops:
             position = await self._connection.call(self._begin)
             while True:
                 position = await self._next(position)
+                # whoever was told leaves first, so that nobody is listened for in vain
+                await asyncio.sleep(0)
         except Exception as error:
             self._listener = None
             for waiting in self._waiting.values():

@@ -643,7 +643,7 @@ async def test_claims_and_threads_have_rules(make_threads: Callable[..., ThreadS
     with pytest.raises(ConfigurationError, match="seconds must be > 0 seconds"):
         await store.claim("k", "t1", 0)
     with pytest.raises(ConfigurationError, match="age must be > 0 seconds"):
-        type(store)(age=-1)
+        make_threads(age=-1) if isinstance(store, RedisThreads) else MemoryThreads(age=-1)
 
 
 @pytest.mark.asyncio
