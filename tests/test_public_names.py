@@ -52,6 +52,7 @@ FLOORS = {
     "events": VALUES,
     "invocation": VALUES,
     "limits": VALUES,
+    "merging": VALUES,
     "output": VALUES,
     "steps": VALUES,
     "tools": VALUES,

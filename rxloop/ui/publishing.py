@@ -93,6 +93,7 @@ async def _stop(bus: EventBus, stream: str, on_stop: Callable[[], object], outbo
 async def _publish(
     bus: EventBus, stream: str, outbox: _Outbox, stopping: asyncio.Task[None] | None
 ) -> TurnFinished | TurnFailed:
+    loop = asyncio.get_running_loop()
     while True:
         _raise_failure(stopping)
         await bus.publish(stream, outbox.take())
@@ -101,9 +102,11 @@ async def _publish(
             _raise_failure(stopping)
             return outbox.last
         if not outbox.pending:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(bus.heartbeat):
-                    await outbox.arrived.wait()
+            beat = loop.call_later(bus.heartbeat, outbox.arrived.set)
+            try:
+                await outbox.arrived.wait()
+            finally:
+                beat.cancel()
         outbox.arrived.clear()
 
 
