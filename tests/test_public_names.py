@@ -54,6 +54,7 @@ FLOORS = {
     "events": VALUES,
     "invocation": VALUES,
     "limits": VALUES,
+    "merging": VALUES,
     "output": VALUES,
     "steps": VALUES,
     "tools": VALUES,

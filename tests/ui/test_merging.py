@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -98,7 +98,7 @@ def _told(events: Sequence[tuple[int, Any]]) -> str:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_reader_knows_the_same_wherever_the_events_were_cut(seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - which events there are is no secret
-    kinds = [
+    kinds: list[Callable[[], Any]] = [
         lambda: TextDelta(chance.randrange(2), chance.choice("abc")),
         lambda: ReasoningDelta(chance.randrange(2), chance.choice("abc")),
         lambda: ToolCallDelta(0, chance.choice(("c1", "c2")), chance.choice("abc")),
