@@ -16,7 +16,7 @@ from rxloop.adapters.sse import SSEDecoder
 from rxloop.adapters.wire_values import copied, figure, mapping, merge, parsed_object, string, string_or_none
 from rxloop.errors import StreamInterruptedError
 from rxloop.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallReceived, ToolCallStarted
-from rxloop.steps import FinishReason, StepResult, ToolCall
+from rxloop.steps import FinishReason, Signature, StepResult, ToolCall
 from rxloop.usage import Usage
 
 __all__ = ("AnthropicBytesDecoder", "AnthropicDecoder", "usage_from")
@@ -106,6 +106,13 @@ class _Block:
             # the API takes nothing but an object back
             content["input"] = {"INVALID_JSON": raw} if parsed is None else parsed
         return content
+
+    def signature(self) -> Signature | None:
+        """The seal on a block of thinking."""
+        if self.kind == "thinking" and self.data.get("signature"):
+            return Signature(self.data["signature"])
+        redacted = self.data.get("data") if self.kind == "redacted_thinking" else None
+        return Signature(redacted, redacted=True) if isinstance(redacted, str) and redacted else None
 
     def call(self, name: Callable[[str], str]) -> ToolCall:
         arguments: dict[str, Any] | str
@@ -245,6 +252,7 @@ class AnthropicDecoder:
             message={"role": "assistant", "content": content} if content and not refused else None,
             resume=resume and not calls,
             carry=dict(self._carry),
+            signatures=tuple(sealed for block in blocks if (sealed := block.signature()) is not None),
         )
 
     def _message_start(self, message: Mapping[str, Any]) -> Iterable[Any]:

@@ -17,7 +17,7 @@ from rxloop.adapters.aws_frames import FrameDecoder
 from rxloop.adapters.wire_values import copied, figure, mapping, merge, parsed_object, string, string_or_none
 from rxloop.errors import MalformedResponseError, StreamInterruptedError
 from rxloop.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallReceived, ToolCallStarted
-from rxloop.steps import FinishReason, StepResult, ToolCall
+from rxloop.steps import FinishReason, Signature, StepResult, ToolCall
 from rxloop.usage import Usage
 
 __all__ = ("PROVIDER", "BedrockBytesDecoder", "BedrockDecoder", "is_providers_call", "usage_from")
@@ -97,6 +97,14 @@ class _Block:
         if self.kind is None:
             return None
         return {self.kind: copied(self.data)}
+
+    def sealed(self) -> Signature | None:
+        """The seal on a block of reasoning."""
+        if self.kind != "reasoningContent":
+            return None
+        if self.blobs:
+            return Signature(self._blob(), redacted=True)
+        return Signature(self.signature) if self.signature else None
 
     def arguments(self) -> dict[str, Any] | str:
         """The parsed object, or the raw text where it is none; nothing at all means no arguments."""
@@ -298,6 +306,7 @@ class BedrockDecoder:
             raw_usage=copied(self._usage),
             message={"role": "assistant", "content": content} if content else None,
             warnings=(_NO_USAGE,) if self._stopped and not self._usage else (),
+            signatures=tuple(sealed for block in kept if (sealed := block.sealed()) is not None),
         )
 
     def _add(self, block: _Block) -> _Block:

@@ -17,7 +17,7 @@ from rxloop.adapters.gemini_errors import error_of_body
 from rxloop.adapters.sse import SSEDecoder
 from rxloop.errors import MalformedResponseError, StreamInterruptedError
 from rxloop.events import ReasoningDelta, TextDelta, ToolCallReceived, ToolCallStarted
-from rxloop.steps import FinishReason, StepResult, ToolCall
+from rxloop.steps import FinishReason, Signature, StepResult, ToolCall
 from rxloop.usage import Usage
 
 __all__ = ("GeminiBytesDecoder", "GeminiDecoder", "usage_from")
@@ -175,6 +175,15 @@ class GeminiDecoder:
             raw_usage=dict(self._usage),
             message={"role": "model", "parts": parts} if said else None,
             malformed=self._whole and self._reason in _MALFORMED,
+            signatures=self._signatures(),
+        )
+
+    def _signatures(self) -> tuple[Signature, ...]:
+        calls = {id(call.part): call.call_id for call in self._calls}
+        return tuple(
+            Signature(signature, calls.get(id(part)))
+            for part in self._parts
+            if isinstance(signature := part.get("thoughtSignature"), str) and signature
         )
 
     def _plain(self, text: str) -> TextDelta:

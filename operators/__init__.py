@@ -1,5 +1,6 @@
 """The operators: each usable on its own, knowing events and tools but no provider."""
 
+from rxloop.operators.coalesce_text import coalesce_text
 from rxloop.operators.deadline import deadline
 from rxloop.operators.loop_steps import loop_steps
 from rxloop.operators.partial_output import partial_output
@@ -26,6 +27,7 @@ __all__ = (
     "Renewal",
     "RetryPolicy",
     "Stop",
+    "coalesce_text",
     "deadline",
     "loop_steps",
     "partial_output",

@@ -90,7 +90,15 @@ def tool_dispatch(
                 if journal is not None:
                     journal.result = item
                 outlet.emit(
-                    StepFinished(step, item.text, item.tool_calls, item.usage, item.raw_stop_reason, item.finish_reason)
+                    StepFinished(
+                        step,
+                        item.text,
+                        item.tool_calls,
+                        item.usage,
+                        item.raw_stop_reason,
+                        item.finish_reason,
+                        item.signatures,
+                    )
                 )
                 if outlet.stopped:
                     return

@@ -44,14 +44,16 @@ from rxloop.events import (
     UsageUpdated,
     event_from_dict,
 )
+from rxloop.hot import HotTurn
 from rxloop.limits import Limits
 from rxloop.operators import CapReached, Renewal, RetryPolicy
 from rxloop.output import Output
 from rxloop.reclaim import Reclaim
-from rxloop.steps import FinishReason, Partial, StepResult, ToolCall, ToolResult, TurnResult
+from rxloop.steps import FinishReason, Partial, Signature, StepResult, ToolCall, ToolResult, TurnResult
 from rxloop.tools import CancellationToken, Tool, ToolContext, ToolDeclaration, tool
 from rxloop.turn import Turn
 from rxloop.usage import Usage
+from rxloop.watcher import Overflow, Watcher
 
 __version__ = "0.1.0"
 
@@ -69,6 +71,7 @@ __all__ = (
     "ContextOverflowError",
     "ContextReclaimed",
     "FinishReason",
+    "HotTurn",
     "InvalidOutputError",
     "InvalidRequestError",
     "Limits",
@@ -76,6 +79,7 @@ __all__ = (
     "MalformedRetried",
     "ModelNotFoundError",
     "Output",
+    "Overflow",
     "OverloadedError",
     "Partial",
     "PermissionDeniedError",
@@ -88,6 +92,7 @@ __all__ = (
     "RetryScheduled",
     "RxLoopError",
     "ServerError",
+    "Signature",
     "StepFinished",
     "StepResult",
     "StepStarted",
@@ -114,6 +119,7 @@ __all__ = (
     "Usage",
     "UsageLimitError",
     "UsageUpdated",
+    "Watcher",
     "__version__",
     "event_from_dict",
     "iterate",

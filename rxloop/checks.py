@@ -6,7 +6,7 @@ from typing import Any
 
 from rxloop.errors import ConfigurationError
 
-__all__ = ("function_or_none", "instance", "positive_seconds", "positive_whole", "whole")
+__all__ = ("function_or_none", "instance", "positive_seconds", "positive_whole", "seconds_or_none", "whole")
 
 
 def function_or_none(name: str, value: Any) -> None:
@@ -43,6 +43,19 @@ def positive_seconds(name: str, value: Any) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ConfigurationError(f"{name} must be > 0 seconds, but got {value!r}")
+
+
+def seconds_or_none(name: str, value: Any) -> None:
+    """
+    Check a delay in seconds; ``None`` is none.
+
+    Raises:
+        ConfigurationError: it is not a finite number >= 0.
+    """
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise ConfigurationError(f"{name} must be a finite number of seconds >= 0, but got {value!r}")
 
 
 def positive_whole(name: str, value: Any) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard, get_args
 
-from rxloop.steps import FinishReason, ToolCall
+from rxloop.steps import FinishReason, Signature, ToolCall
 from rxloop.usage import Usage
 
 __all__ = (
@@ -53,7 +53,7 @@ class _Event:
 def _plain(value: Any) -> Any:
     if isinstance(value, (str, int, float, bool, dict)) or value is None:
         return value
-    if isinstance(value, (Usage, ToolCall)):
+    if isinstance(value, (Usage, ToolCall, Signature)):
         return value.to_dict()
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
@@ -154,7 +154,7 @@ class ToolCallReceived(_Event):
 
 @dataclass(frozen=True, slots=True)
 class StepFinished(_Event):
-    """The provider's reply is complete."""
+    """The provider's reply is complete; ``signatures`` are those of its reasoning and of its calls."""
 
     type: ClassVar[Literal["step_finished"]] = "step_finished"
     step: int
@@ -163,6 +163,14 @@ class StepFinished(_Event):
     usage: Usage
     raw_stop_reason: str | None
     finish_reason: FinishReason
+    signatures: tuple[Signature, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, without ``signatures`` where there are none."""
+        data = _Event.to_dict(self)
+        if not self.signatures:
+            del data["signatures"]
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +304,8 @@ def event_from_dict(data: Mapping[str, Any]) -> TurnEvent:
         return UnknownEvent(dict(data))
     values: dict[str, Any] = {}
     for name, fits in _SHAPES[cls]:
+        if name not in data and name in _OPTIONAL:
+            continue
         if name not in data or not fits(value := data[name]):
             return UnknownEvent(dict(data))
         values[name] = value
@@ -304,6 +314,10 @@ def event_from_dict(data: Mapping[str, Any]) -> TurnEvent:
     if "tool_calls" in values:
         values["tool_calls"] = tuple(
             ToolCall(call["call_id"], call["name"], call["arguments"]) for call in values["tool_calls"]
+        )
+    if "signatures" in values:
+        values["signatures"] = tuple(
+            Signature(item["value"], item.get("call_id"), item.get("redacted") is True) for item in values["signatures"]
         )
     return cls(**values)
 
@@ -339,6 +353,18 @@ def _is_calls(value: Any) -> bool:
     )
 
 
+def _is_signatures(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(item, Mapping)
+        and isinstance(item.get("value"), str)
+        and (item.get("call_id") is None or isinstance(item["call_id"], str))
+        for item in value
+    )
+
+
+_OPTIONAL = ("signatures",)
+"""The fields that an event's JSON form may leave out."""
+
 _FITS: dict[str, Callable[[Any], bool]] = {
     "Any": lambda value: True,
     "FinishReason": lambda value: isinstance(value, str) and value in get_args(FinishReason),
@@ -350,6 +376,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "int": _is_count,
     "str": lambda value: isinstance(value, str),
     "str | None": lambda value: value is None or isinstance(value, str),
+    "tuple[Signature, ...]": _is_signatures,
     "tuple[ToolCall, ...]": _is_calls,
 }
 _SHAPES: dict[type[TurnEvent], list[tuple[str, Callable[[Any], bool]]]] = {

@@ -35,12 +35,12 @@ from rxloop.steps import (
 from rxloop.tools import Tool
 from rxloop.usage import Usage
 
-__all__ = ("Run", "announce", "conclude", "unique_names")
+__all__ = ("SUBSCRIBERS_OWN", "Run", "announce", "conclude", "unique_names")
 
 _MAX_RESUMES = 8
 """How often a turn goes on by itself after the provider paused."""
 
-_SUBSCRIBERS_OWN = (Exception, asyncio.CancelledError)
+SUBSCRIBERS_OWN = (Exception, asyncio.CancelledError)
 """What a subscriber may raise that ends its own subscription and no more."""
 
 _CANCELLED = "cancelled: the turn ended before the tool did"
@@ -367,7 +367,7 @@ def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
             def on_next(event: Any) -> None:
                 try:
                     forward(event)
-                except _SUBSCRIBERS_OWN as error:
+                except SUBSCRIBERS_OWN as error:
                     on_error(error)  # type: ignore[arg-type]
                 except BaseException:
                     # an interrupt is nobody's to keep: the run is let go, and the interrupt goes on
@@ -396,7 +396,7 @@ def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
                     return
                 try:
                     end()
-                except _SUBSCRIBERS_OWN as error:
+                except SUBSCRIBERS_OWN as error:
                     observer.on_error(error)  # type: ignore[arg-type]
                     return
                 finished = TurnFinished(
@@ -421,7 +421,7 @@ def conclude(run: Run) -> Callable[[Observable[Any]], Observable[Any]]:
                 try:
                     for event in last:
                         forward(event)
-                except _SUBSCRIBERS_OWN as error:
+                except SUBSCRIBERS_OWN as error:
                     observer.on_error(error)  # type: ignore[arg-type]
                 else:
                     observer.on_completed()

@@ -17,6 +17,7 @@ __all__ = (
     "FinishReason",
     "OutputRequest",
     "Partial",
+    "Signature",
     "Step",
     "StepResult",
     "StepSettled",
@@ -87,6 +88,26 @@ class ToolResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Signature:
+    """
+    A provider's seal on what the model thought: opaque, of use to the provider alone.
+
+    Args:
+        value: the signature; or the reasoning itself, encrypted.
+        call_id: the call that it signs; ``None`` for the reply's reasoning.
+        redacted: it stands for reasoning that nobody is shown.
+    """
+
+    value: str
+    call_id: str | None = None
+    redacted: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form: one key per field."""
+        return {"value": self.value, "call_id": self.call_id, "redacted": self.redacted}
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """
     A provider's whole reply to one request: the last item of a step's observable.
@@ -108,6 +129,7 @@ class StepResult:
         final: the turn ends with this reply; calls in it are answered without running.
         failure: what the turn fails with if it ends with this reply.
         warnings: what the adapter wants the caller to know, such as figures that are estimates.
+        signatures: those of the reply's reasoning and calls, in wire order.
     """
 
     text: str
@@ -125,6 +147,7 @@ class StepResult:
     final: bool = False
     failure: Exception | None = None
     warnings: tuple[str, ...] = ()
+    signatures: tuple[Signature, ...] = ()
 
     def with_answered(self, results: Sequence[ToolResult]) -> list[ToolResult]:
         """The results of `tool_calls`, which are in order, and the answers given already: all in wire order."""

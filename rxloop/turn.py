@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import NoneType
 from typing import Any, Literal, NoReturn, TypeAlias
 
-from reactivex import Observable, abc
+from reactivex import Observable, abc, compose
 
 from rxloop.adapters.base import Adapter
 from rxloop.breaker import Breaker
@@ -18,6 +18,7 @@ from rxloop.checks import function_or_none, instance, whole
 from rxloop.clock import running_loop
 from rxloop.errors import ConfigurationError
 from rxloop.events import ContextReclaimed, StepStarted, TurnEvent
+from rxloop.hot import HotTurn
 from rxloop.limits import Limits
 from rxloop.operators import (
     OutputState,
@@ -184,7 +185,7 @@ class Turn(Observable[TurnEvent]):
     def __repr__(self) -> str:
         return f"<Turn {self.adapter.provider} {self.adapter.model!r}>"
 
-    def _events(self, run: Run) -> Observable[Any]:
+    def _events(self, run: Run, stop: Stop | None = None) -> Observable[Any]:
         """The turn as the pipeline that it is."""
         limits, timers = self.limits, self.scheduler
 
@@ -222,7 +223,7 @@ class Turn(Observable[TurnEvent]):
             ),
             announce(run),
             turn_deadline(limits.turn_timeout, scheduler=timers),
-            stop_on(self._stop, on_stop=run.stop),
+            compose(stop_on(self._stop, on_stop=run.stop), stop_on(stop, on_stop=run.stop)),
             conclude(run),
         )
 
@@ -258,6 +259,27 @@ class Turn(Observable[TurnEvent]):
             ConfigurationError: there is no running event loop.
         """
         return TurnStream(self._run(), self._events, self._buffer)
+
+    def start(self, *, replay: int = 4096, stop_unwatched_after: float | None = None) -> HotTurn:
+        """
+        Start a run now, for any number of watchers: a hot observable of its events.
+
+        Args:
+            replay: the most events that are kept for those who come late, runs of deltas counted as one. Beyond it the
+                oldest are forgotten, `turn_started` excepted.
+            stop_unwatched_after: stop the run gracefully when its last watcher left so many seconds ago; if not given,
+                it goes on unwatched. A run that nobody has watched yet goes on.
+
+        Raises:
+            ConfigurationError: a value breaks its rule, or there is no running event loop.
+        """
+        return HotTurn(
+            self._run(),
+            self._events,
+            replay=replay,
+            stop_unwatched_after=stop_unwatched_after,
+            scheduler=self.scheduler,
+        )
 
     async def result(self) -> TurnResult:
         """

@@ -18,17 +18,18 @@ ROOT = Path(__file__).parent.parent
 
 PUBLIC = """
     Adapter AuthenticationError Breaker BufferOverflowError CancellationToken CapReached Channel ConfigurationError
-    ConnectionFailedError ContextOverflowError ContextReclaimed FinishReason InvalidOutputError InvalidRequestError
-    Limits MalformedResponseError MalformedRetried ModelNotFoundError Output OverloadedError Partial
+    ConnectionFailedError ContextOverflowError ContextReclaimed FinishReason HotTurn InvalidOutputError InvalidRequestError
+    Limits MalformedResponseError MalformedRetried ModelNotFoundError Output Overflow OverloadedError Partial
     PermissionDeniedError ProviderError RateLimitedError ReasoningDelta Reclaim Renewal RetryPolicy RetryScheduled
-    RxLoopError ServerError StepFinished StepResult StepStarted StreamInterruptedError TOOL_PERMANENTLY_FAILED
-    TextDelta TimedOutError Tool ToolCall ToolCallDelta ToolCallReceived ToolCallStarted ToolContext ToolDeclaration
-    ToolFinished ToolProgress ToolResult ToolStarted Turn TurnEvent TurnFinished TurnResult TurnStarted UnknownEvent
-    Usage UsageLimitError UsageUpdated __version__ event_from_dict iterate tool
+    RxLoopError ServerError Signature StepFinished StepResult StepStarted StreamInterruptedError
+    TOOL_PERMANENTLY_FAILED TextDelta TimedOutError Tool ToolCall ToolCallDelta ToolCallReceived ToolCallStarted
+    ToolContext ToolDeclaration ToolFinished ToolProgress ToolResult ToolStarted Turn TurnEvent TurnFinished
+    TurnResult TurnStarted UnknownEvent Usage UsageLimitError UsageUpdated Watcher
+    __version__ event_from_dict iterate tool
 """
 
 PUBLIC_OPERATORS = """
-    CapReached Journal MalformedBudget OutputState Renew Renewal RetryPolicy Stop deadline loop_steps partial_output
+    CapReached Journal MalformedBudget OutputState Renew Renewal RetryPolicy Stop coalesce_text deadline loop_steps partial_output
     retry_before_first_emit retry_malformed_call stall_watchdog step_cap step_deadline stop_on structured_output
     text tool_calls tool_dispatch turn_deadline usage_limit usage_scan
 """
@@ -42,6 +43,7 @@ VALUES, OPERATORS, ADAPTERS, ENGINE, FACES = range(1, 6)
 
 FLOORS = {
     "batch": VALUES,
+    "merging": VALUES,
     "breaker": VALUES,
     "outlet": VALUES,
     "reclaim": VALUES,
@@ -52,6 +54,7 @@ FLOORS = {
     "events": VALUES,
     "invocation": VALUES,
     "limits": VALUES,
+    "merging": VALUES,
     "output": VALUES,
     "steps": VALUES,
     "tools": VALUES,
@@ -60,6 +63,9 @@ FLOORS = {
     "adapters": ADAPTERS,
     "channel": ENGINE,
     "context": ENGINE,
+    "event_log": ENGINE,
+    "hot": ENGINE,
+    "watcher": ENGINE,
     "run": ENGINE,
     "turn": ENGINE,
     "cli": FACES,

@@ -22,7 +22,7 @@ def _blocks(page: str) -> list[str]:
 
 
 PAGES = [str(page.relative_to(ROOT)) for folder in (".", "docs", "cassettes") for page in (ROOT / folder).glob("*.md")]
-APART = ("docs/new_provider.md", "docs/testing.md")
+APART = ("docs/event_bus.md", "docs/new_provider.md", "docs/testing.md")
 """Pages whose blocks need something else beside them, and have tests of their own."""
 
 BLOCKS = [(page, block) for page in sorted(PAGES) if page not in APART for block in _blocks(page)]
@@ -99,6 +99,16 @@ def test_a_block_of_a_page_runs(number: int, tmp_path: Path) -> None:
         printed = _run(CREDENTIALS * ("genai" in block) + block, tmp_path, environment)
     if "ToolFinished" in block:
         assert "[add → 5]\nIt is 5." in printed
+    if "to_agui" in block:
+        events = [json.loads(line) for line in printed.splitlines()]
+        assert events[0]["type"] == "RUN_STARTED"
+        assert events[-1]["outcome"] == {"type": "success"}
+        assert [event["content"] for event in events if event["type"] == "TOOL_CALL_RESULT"] == ["5"]
+    if "AguiFrames" in block:
+        assert printed.endswith('"messageId":"turn-1-0-text-0","delta":" 5."}\n\n')
+    if "to_ui_message_stream" in block:
+        assert "{'type': 'text-delta', 'id': 'turn_" in printed
+        assert "'finishReason': 'stop'" in printed
     if "partial_output" in block:
         assert printed.endswith('5 {"terms": [2, 3], "total": 5}\n')
     if "GeminiAdapter" in block:
@@ -155,7 +165,12 @@ def test_a_new_provider_is_less_than_thirty_lines() -> None:
 
 
 def test_the_readme_has_its_blocks() -> None:
-    assert {page for page, _ in BLOCKS} == {"README.md", "cassettes/README.md", "docs/long_turns.md"}
+    assert {page for page, _ in BLOCKS} == {
+        "README.md",
+        "cassettes/README.md",
+        "docs/long_turns.md",
+        "docs/user_interfaces.md",
+    }
     assert [page for page, _ in BLOCKS].count("README.md") >= 9
 
 

@@ -18,6 +18,7 @@ import rxloop
 from rxloop.channel import iterate
 from rxloop.cli.interrupts import INTERRUPTED, hang_up, interruptible
 from rxloop.cli.providers import Provider
+from rxloop.cli.serve import serve
 from rxloop.cli.show import JsonView, PlainView, TerminalView, View, one_line
 from rxloop.errors import AuthenticationError, ConfigurationError, RxLoopError
 from rxloop.events import ReasoningDelta, StepFinished, TextDelta, ToolCallDelta, TurnEvent, TurnStarted
@@ -329,6 +330,9 @@ def replay(
         return status
 
     return interruptible(work)
+
+
+app.command()(serve)
 
 
 def _is_tape(file: str) -> bool:

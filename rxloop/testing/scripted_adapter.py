@@ -16,7 +16,7 @@ from rxloop.clock import scheduler_for
 from rxloop.demand import current_demand
 from rxloop.errors import ConfigurationError, StreamInterruptedError
 from rxloop.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallReceived, ToolCallStarted
-from rxloop.steps import Conversation, FinishReason, Step, StepResult, ToolCall, ToolResult
+from rxloop.steps import Conversation, FinishReason, Signature, Step, StepResult, ToolCall, ToolResult
 from rxloop.usage import Usage
 
 __all__ = ("CallTool", "Said", "ScriptedAdapter", "Think", "Wait", "said")
@@ -24,9 +24,16 @@ __all__ = ("CallTool", "Said", "ScriptedAdapter", "Think", "Wait", "said")
 
 @dataclass(frozen=True, slots=True)
 class Think:
-    """A piece of reasoning."""
+    """
+    A piece of reasoning.
+
+    Args:
+        text: what is thought.
+        signature: the provider's seal on it, told at the end of the reply.
+    """
 
     text: str
+    signature: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +45,11 @@ class CallTool:
         name: the tool.
         arguments: an object; or raw text, which may be no JSON at all.
         call_id: unique within the adapter's scripts; made of the numbers of script and call if not given.
+<<<<<<< HEAD
         pace: seconds between the pieces in which the arguments stream; 0 sends them in one piece.
+=======
+        signature: the provider's seal on it, told at the end of the reply.
+>>>>>>> main
 
     Raises:
         ConfigurationError: the name or the call_id is no text, the arguments cannot be JSON, or the pace is no finite
@@ -48,7 +59,11 @@ class CallTool:
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
     call_id: str | None = None
+<<<<<<< HEAD
     pace: float = 0.0
+=======
+    signature: str | None = None
+>>>>>>> main
 
     def __post_init__(self) -> None:
         """Check what was given."""
@@ -278,6 +293,7 @@ class _Speaking:
         self._position = 0
         self._text = ""
         self._calls: list[ToolCall] = []
+        self._signatures: list[Signature] = []
         self._ended = False
         self._demand = current_demand()
         self.timer = SerialDisposable()
@@ -328,12 +344,26 @@ class _Speaking:
             self._text += item
             forward(TextDelta(self._step, item))
         elif isinstance(item, Think):
+            if item.signature is not None:
+                self._signatures.append(Signature(item.signature))
             forward(ReasoningDelta(self._step, item.text))
         else:
+<<<<<<< HEAD
             event = item.event
             if isinstance(event, ToolCallReceived):
                 self._calls.append(ToolCall(event.call_id, event.name, event.arguments))
             forward(event)
+=======
+            call_id = str(item.call_id)
+            arguments = item.arguments if isinstance(item.arguments, str) else dict(item.arguments)
+            raw = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            self._calls.append(ToolCall(call_id, item.name, arguments))
+            if item.signature is not None:
+                self._signatures.append(Signature(item.signature, call_id))
+            forward(ToolCallStarted(self._step, call_id, item.name))
+            forward(ToolCallDelta(self._step, call_id, raw))
+            forward(ToolCallReceived(self._step, call_id, item.name, arguments))
+>>>>>>> main
 
     def draft(self) -> StepResult:
         calls = tuple(self._calls)
@@ -350,4 +380,5 @@ class _Speaking:
             reason,
             raw_stop_reason=reason if self._ended else None,
             message=message if self._text or calls else None,
+            signatures=tuple(self._signatures),
         )

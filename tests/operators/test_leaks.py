@@ -21,6 +21,7 @@ from rxloop.operators import (
     MalformedBudget,
     OutputState,
     RetryPolicy,
+    coalesce_text,
     deadline,
     loop_steps,
     partial_output,
@@ -41,6 +42,7 @@ from rxloop.operators import (
 from rxloop.output import Output
 from rxloop.steps import StepSettled
 from rxloop.testing import MISBEHAVIOURS, MisbehavingSource, Misbehaviour
+from rxloop.ui import to_agui, to_ui_message_stream
 from rxloop.usage import Usage
 from tests.operators.virtual import VirtualTime, call, cold_tool, failure, finished, reply
 
@@ -66,6 +68,9 @@ def dispatching(source: Observable[Any], time: VirtualTime) -> Observable[Any]:
 
 
 ROWS: dict[str, Row] = {
+    "coalesce_text": Row(
+        lambda source, time: source.pipe(coalesce_text(30)), (TextDelta(0, "x"), TextDelta(0, "y"), StepStarted(1))
+    ),
     "deadline": Row(lambda source, time: source.pipe(deadline(500, clock="turn"))),
     "loop_steps": Row(
         lambda source, time: loop_steps(lambda: 0, lambda _: source, lambda state, _: None),
@@ -99,7 +104,17 @@ ROWS: dict[str, Row] = {
     "usage_scan": Row(lambda source, time: source.pipe(usage_scan()), (finished(reply()),)),
 }
 
-every_operator = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+FACES: dict[str, Row] = {
+    "to_agui": Row(lambda source, time: source.pipe(to_agui(thread_id="thread", run_id="run"))),
+    "to_ui_message_stream": Row(lambda source, time: source.pipe(to_ui_message_stream())),
+}
+"""Operators for user interfaces, which are told of an error as of any other event."""
+
+ALL = {**ROWS, **FACES}
+
+every_operator = pytest.mark.parametrize("row", ALL.values(), ids=ALL.keys())
+every_operator_of_turns = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+every_face = pytest.mark.parametrize("row", FACES.values(), ids=FACES.keys())
 every_misbehaviour = pytest.mark.parametrize("kind", MISBEHAVIOURS)
 
 
@@ -134,7 +149,18 @@ def test_completion_lets_go_of_everything(row: Row) -> None:
     assert time.ran_after(observer.messages[-1].time) == []
 
 
-@every_operator
+@every_face
+def test_an_error_lets_go_of_everything_and_is_told(row: Row) -> None:
+    time = VirtualTime()
+    source = time.create_cold_observable(*(on_next(10, item) for item in row.items), on_error(20, ServerError("cut")))
+    observer = time.start(lambda: row.apply(source, time))
+    assert source.subscriptions == [subscribe(200, 220)]
+    assert kinds(observer.messages).endswith("NC")
+    assert "cut" in str(observer.messages[-2].value)
+    assert time.ran_after(220) == []
+
+
+@every_operator_of_turns
 def test_an_error_lets_go_of_everything_and_is_the_same_object(row: Row) -> None:
     time, error = VirtualTime(), ServerError("cut")
     source = time.create_cold_observable(*(on_next(10, item) for item in row.items), on_error(20, error))
@@ -225,7 +251,8 @@ def test_a_misbehaving_source_ends_once_at_most(row: Row, kind: Misbehaviour) ->
     received = kinds(observer.messages)
     ends = received.lstrip("N")
     # of a source that goes on after its completion the error may be the end, where calls are still to be answered
-    allowed = {ENDS[kind], "E"} if kind == "errors after its completion" else {ENDS[kind]}
+    end = "C" if row in FACES.values() and ENDS[kind] == "E" and not kind.startswith("raises") else ENDS[kind]
+    allowed = {end, "E"} if kind == "errors after its completion" else {end}
     assert ends in allowed, received
     subscription.dispose()
     source.emit_late()

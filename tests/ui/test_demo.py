@@ -22,7 +22,7 @@ from rxloop import (
 )
 from rxloop.demand import Demand, demand_context
 from rxloop.steps import Step, StepResult
-from rxloop.testing import check_grammar
+from rxloop.testing import Timeline, check_grammar
 from rxloop.ui.demo import DEMO_TOOLS, SUGGESTIONS, DemoAdapter, Suggestion
 
 AT_ONCE = RetryPolicy(first_delay=0.0, max_delay=0.0, max_retry_after=0.0)
@@ -101,13 +101,11 @@ async def test_a_tool_that_fails_does_not_end_the_turn() -> None:
 
 @pytest.mark.asyncio
 async def test_it_breaks_off_where_it_is_asked_to() -> None:
-    events: list[TurnEvent] = []
-    with pytest.raises(StreamInterruptedError, match="broke off") as caught:
-        async for event in iterate(demo("a provider error, please")):
-            events.append(event)  # noqa: PERF401
-    check_grammar(events, error=True)
-    assert caught.value.partial is not None
-    assert caught.value.partial.text == "This answer will break off in the mid"
+    timeline = await Timeline.record(demo("a provider error, please"))
+    check_grammar(timeline.events, error=True)
+    assert isinstance(timeline.error, StreamInterruptedError)
+    assert timeline.error.partial is not None
+    assert timeline.error.partial.text == "This answer will break off in the mid"
 
 
 @pytest.mark.asyncio

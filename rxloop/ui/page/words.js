@@ -2,11 +2,13 @@
 
 const KINDS = {
   authentication: "The provider does not accept the credentials",
+  bus: "The server cannot reach its own store of events",
   buffer_overflow: "The server could not keep up",
   configuration: "The server is not set up for this",
   connection: "There is no connection to the provider",
   context_overflow: "The conversation is too long for the model",
   internal: "Something failed inside the server",
+  interrupted: "The server that ran the turn is gone",
   invalid_output: "The answer does not have the form that was asked for",
   invalid_request: "The provider refused the request",
   malformed_response: "The provider's answer could not be read",

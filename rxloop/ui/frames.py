@@ -1,0 +1,117 @@
+"""What a stream of frames is made of, whatever its format; and the plainest format, the events' own JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring
+from typing import Any, ClassVar, Protocol
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from rxloop.events import ReasoningDelta, TextDelta, ToolCallDelta
+from rxloop.ui.entry import StreamEvent
+
+__all__ = ("EventFrames", "Frames", "json_form", "json_text", "quoted", "whole")
+
+
+class Frames(Protocol):
+    """
+    One turn's events as the frames of a format: each is the JSON of one message to the client.
+
+    What is made depends on the events alone, so that whoever reads the same events makes the same frames. State is
+    per turn: one object reads one turn, from whichever event on.
+    """
+
+    headers: ClassVar[Mapping[str, str]]
+    """What the format wants in the response's header, beside the content type."""
+
+    done: ClassVar[str | None]
+    """The data of a last frame that the format wants after the turn's end, where it does; it is no JSON."""
+
+    def feed(self, event: StreamEvent) -> Sequence[str]:
+        """The frames that an event makes: none, one or more, without line breaks in them."""
+        ...
+
+
+class EventFrames:
+    """
+    The format ``rxloop``: an event's own JSON form, one frame per event.
+
+    Args:
+        turn_id: the turn; the events have it already.
+        thread_id: its conversation, which this format does not tell.
+        run_id: the client's name of the run, which this format does not tell.
+    """
+
+    headers: ClassVar[Mapping[str, str]] = {}
+    done: ClassVar[str | None] = None
+
+    __slots__ = ()
+
+    def __init__(self, *, turn_id: str = "", thread_id: str = "", run_id: str = "") -> None:
+        pass
+
+    def feed(self, event: StreamEvent) -> Sequence[str]:
+        """The event's frame."""
+        if isinstance(event, (TextDelta, ReasoningDelta)):
+            return (f'{{"type":"{event.type}","step":{event.step},"text":{quoted(event.text)}}}',)
+        if isinstance(event, ToolCallDelta):
+            call_id, arguments = quoted(event.call_id), quoted(event.arguments)
+            return (f'{{"type":"tool_call_delta","step":{event.step},"call_id":{call_id},"arguments":{arguments}}}',)
+        return (json_text(event.to_dict()),)
+
+
+def quoted(text: str) -> str:
+    """A string as JSON; half a character in it is replaced, since no client could be sent it."""
+    return encode_basestring(whole(text))
+
+
+def json_text(value: Any) -> str:
+    """Any value as JSON: what JSON has no form for as its text, numbers that it does not have as ``null``."""
+    try:
+        return _dumped(value)
+    except (PydanticSerializationError, ValueError):
+        # half a character somewhere, or something that holds itself
+        return _dumped(_plain(value, ()))
+
+
+def whole(text: str) -> str:
+    """The text, if need be without halves of characters."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _whole_characters(text)
+    return text
+
+
+def json_form(value: Any) -> Any:
+    """What JSON makes of it."""
+    return from_json(json_text(value))
+
+
+def _whole_characters(text: str) -> str:
+    """The text with U+FFFD for every half of a character; halves that belong together are joined."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _dumped(value: Any) -> str:
+    return to_json(value, bytes_mode="base64", inf_nan_mode="null", fallback=str).decode()
+
+
+def _plain(value: Any, outer: tuple[int, ...]) -> Any:
+    if isinstance(value, str):
+        return _whole_characters(value)
+    if id(value) in outer:
+        return "..."
+    inside = (*outer, id(value))
+    if isinstance(value, Mapping):
+        return {_whole_characters(str(key)): _plain(item, inside) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item, inside) for item in value]
+    try:
+        _dumped(value)
+    except (PydanticSerializationError, ValueError):
+        return _whole_characters(str(value))
+    return value

@@ -1,0 +1,57 @@
+"""JSON of whatever a turn may hold, and the plainest of the formats."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from rxloop.events import TextDelta, ToolCallDelta
+from rxloop.ui import EventFrames
+from rxloop.ui.frames import json_text, quoted, whole
+
+
+class Point(BaseModel):
+    x: int
+
+
+class Odd:
+    def __str__(self) -> str:
+        return "odd \ud800"
+
+
+HOLDS_ITSELF: dict[str, Any] = {"a": 1}
+HOLDS_ITSELF["self"] = [HOLDS_ITSELF]
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ({"a": [1, 2.5, None, True, "ü"]}, {"a": [1, 2.5, None, True, "ü"]}),
+        ([float("nan"), float("inf")], [None, None]),
+        (Point(x=1), {"x": 1}),
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"),
+        (b"\xff", "_w=="),
+        ({"\ud800": ["\udc00", {1}]}, {"\ufffd": ["\ufffd", [1]]}),
+        ([Odd()], ["odd \ufffd"]),
+        (HOLDS_ITSELF, {"a": 1, "self": ["..."]}),
+    ],
+)
+def test_any_value_has_a_json_form(value: Any, read: Any) -> None:
+    assert json.loads(json_text(value)) == read
+
+
+def test_halves_of_a_character_that_belong_together_are_joined() -> None:
+    assert whole("\ud83d\ude00 \ude00\ud83d") == "😀 \ufffd\ufffd"
+    assert json.loads(quoted('"\ud83d')) == '"\ufffd'
+
+
+def test_a_frame_is_the_events_json() -> None:
+    frames = EventFrames()
+    assert frames.feed(TextDelta(0, 'a"\n')) == ('{"type":"text_delta","step":0,"text":"a\\"\\n"}',)
+    [frame] = frames.feed(ToolCallDelta(1, "c", '{"x'))
+    assert json.loads(frame) == ToolCallDelta(1, "c", '{"x').to_dict()
+    assert (frames.done, frames.headers) == (None, {})
