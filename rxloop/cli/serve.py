@@ -63,9 +63,7 @@ def serve(
     model: Annotated[str | None, typer.Option(help="The model, or the endpoint on sagemaker.")] = None,
     tools: Annotated[
         str | None,
-        typer.Option(
-            help="What the model may use, separated by commas: calculator, clock. The demo has more, and all."
-        ),
+        typer.Option(help="What the model may use, separated by commas: calculator, clock. The demo has more."),
     ] = None,
     system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
     max_steps: Annotated[int | None, typer.Option(help="The most requests of a turn.")] = None,

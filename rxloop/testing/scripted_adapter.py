@@ -45,11 +45,8 @@ class CallTool:
         name: the tool.
         arguments: an object; or raw text, which may be no JSON at all.
         call_id: unique within the adapter's scripts; made of the numbers of script and call if not given.
-<<<<<<< HEAD
-        pace: seconds between the pieces in which the arguments stream; 0 sends them in one piece.
-=======
         signature: the provider's seal on it, told at the end of the reply.
->>>>>>> main
+        pace: seconds between the pieces in which the arguments stream; 0 sends them in one piece.
 
     Raises:
         ConfigurationError: the name or the call_id is no text, the arguments cannot be JSON, or the pace is no finite
@@ -59,11 +56,8 @@ class CallTool:
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
     call_id: str | None = None
-<<<<<<< HEAD
-    pace: float = 0.0
-=======
     signature: str | None = None
->>>>>>> main
+    pace: float = 0.0
 
     def __post_init__(self) -> None:
         """Check what was given."""
@@ -270,6 +264,7 @@ class _CallPart:
     """A moment of a call: its beginning, a piece of its arguments, or the whole."""
 
     event: ToolCallStarted | ToolCallDelta | ToolCallReceived
+    signature: str | None = None
 
 
 class _Speaking:
@@ -336,7 +331,7 @@ class _Speaking:
             for start in range(0, len(raw), _PIECE):
                 piece = raw[start : start + _PIECE]
                 parts += [_CallPart(ToolCallDelta(self._step, call_id, piece)), Wait(call.pace)]
-        return [*parts, _CallPart(ToolCallReceived(self._step, call_id, call.name, arguments))]
+        return [*parts, _CallPart(ToolCallReceived(self._step, call_id, call.name, arguments), call.signature)]
 
     def _say(self, item: str | Think | _CallPart) -> None:
         forward = self._observer.on_next
@@ -348,22 +343,12 @@ class _Speaking:
                 self._signatures.append(Signature(item.signature))
             forward(ReasoningDelta(self._step, item.text))
         else:
-<<<<<<< HEAD
             event = item.event
             if isinstance(event, ToolCallReceived):
                 self._calls.append(ToolCall(event.call_id, event.name, event.arguments))
+                if item.signature is not None:
+                    self._signatures.append(Signature(item.signature, event.call_id))
             forward(event)
-=======
-            call_id = str(item.call_id)
-            arguments = item.arguments if isinstance(item.arguments, str) else dict(item.arguments)
-            raw = arguments if isinstance(arguments, str) else json.dumps(arguments)
-            self._calls.append(ToolCall(call_id, item.name, arguments))
-            if item.signature is not None:
-                self._signatures.append(Signature(item.signature, call_id))
-            forward(ToolCallStarted(self._step, call_id, item.name))
-            forward(ToolCallDelta(self._step, call_id, raw))
-            forward(ToolCallReceived(self._step, call_id, item.name, arguments))
->>>>>>> main
 
     def draft(self) -> StepResult:
         calls = tuple(self._calls)
