@@ -70,7 +70,7 @@ async def look_up(topic: str, pause: float = _PAGE_SECONDS, *, context: ToolCont
     for page in range(1, _PAGES + 1):
         await asyncio.sleep(max(0.0, pause))
         context.report({"done": page, "total": _PAGES, "reading": f"{topic}, page {page}"})
-    return {"topic": topic, "pages": _PAGES, "note": f"{topic} has {len(topic)} letters in its name"}
+    return {"topic": topic, "pages": _PAGES, "note": f"{topic} has {len(topic)} letters"}
 
 
 @tool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
 from collections.abc import Callable
@@ -21,7 +22,9 @@ from rxloop.ui.demo import DEMO_TOOLS, SUGGESTIONS, DemoAdapter
 from rxloop.ui.page import page_routes
 
 MARKUP = '<img src="x" onerror="window.injected = 1"><script>window.injected = 1</script>'
-PACE = 0.2
+PACE = 0.1
+AT_EASE = "Look up Wellington, and tell me what 17% of 2,340 is."
+"""A prompt that is answered at the pace at which a person sees it."""
 
 gates: dict[str, asyncio.Event] = {}
 
@@ -103,12 +106,47 @@ def make_turn(request: TurnRequest) -> Turn:
         adapter, tools = SCRIPTS[word](argument)
         return Turn(adapter, request.prompt, tools=tools, turn_id=request.turn_id)
     return Turn(
-        DemoAdapter(pace=PACE),
+        DemoAdapter(pace=1.0 if request.prompt == AT_EASE else PACE),
         request.prompt,
         tools=list(DEMO_TOOLS.values()),
         conversation=request.conversation,
         turn_id=request.turn_id,
     )
+
+
+class Cuts:
+    """Ends the next streams of events after a few frames, as a proxy that restarts does."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.left = 0
+
+    async def order(self, request: Request) -> Response:
+        self.left = int(request.path_params["count"])
+        return Response(status_code=204)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if not self.left or not str(scope.get("path", "")).endswith("/events"):
+            await self.app(scope, receive, send)
+            return
+        self.left -= 1
+        bodies = 0
+
+        async def counted(message: Any) -> None:
+            nonlocal bodies
+            if message["type"] == "http.response.body":
+                bodies += 1
+                if bodies > 3:
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    raise _CutError
+            await send(message)
+
+        with contextlib.suppress(_CutError):
+            await self.app(scope, receive, counted)
+
+
+class _CutError(Exception):
+    pass
 
 
 async def open_gate(request: Request) -> Response:
@@ -119,11 +157,16 @@ async def open_gate(request: Request) -> Response:
 def main() -> None:
     suggestions = [{"title": item.title, "prompt": item.prompt} for item in SUGGESTIONS]
     page = page_routes(provider="demo", suggestions=suggestions)
-    app = turn_app(make_turn, page=[*page, Route("/gates/{name}", open_gate, methods=["POST"])])
+    cuts = Cuts(None)
+    control = [
+        Route("/gates/{name}", open_gate, methods=["POST"]),
+        Route("/cuts/{count}", cuts.order, methods=["POST"]),
+    ]
+    cuts.app = turn_app(make_turn, page=[*page, *control])
     listener = socket.create_server(("127.0.0.1", 0))
     sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}/\n")
     sys.stdout.flush()
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(cuts, log_level="warning", timeout_graceful_shutdown=1)
     uvicorn.Server(config).run(sockets=[listener])
 
 

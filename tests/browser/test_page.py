@@ -197,6 +197,20 @@ class TestThreads:
         assert page.locator(".turn").count() == 2
         assert page.locator(".tool").count() == 1
 
+    def test_a_connection_that_breaks_goes_on_where_it_was(self, page: Page, server: str) -> None:
+        assert page.request.post(f"{server}cuts/1").status == 204
+        ask(page, "gate cut")
+        # the stream ended early, and the page says so until it has another
+        connection = page.locator("#connection")
+        connection.get_by_text("The connection is lost. Trying again…").wait_for()
+        page.locator(f"{RUNNING} .tool[data-state=running]").wait_for()
+        assert connection.inner_text() == ""
+        open_gate(page, server, "cut")
+        ended(page)
+        assert texts(page.locator(".prose")) == ["The first half.", "The second half."]
+        assert page.locator(".thoughts").text_content() == "First I wait."
+        assert page.locator(".tool").count() == 1
+
     def test_two_tabs_watch_one_turn(self, page: Page, watched: Watched, server: str) -> None:
         ask(page, "gate tabs")
         page.locator(".tool[data-state=running]").wait_for()

@@ -6,7 +6,7 @@ const ROW = 38;
 const MARGIN = 8;
 const MOST_MARKS = 600;
 const SHORTEST = 2;
-const APART = 9; // pixels between two marbles of a lane
+const APART = 7.5; // pixels between two marbles of a lane
 const RANKS = { step: 0, reasoning: 1, text: 2, call: 3, trouble: 4, usage: 5 };
 const TICKS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600];
 
@@ -123,11 +123,11 @@ export class Timeline {
     if (!this.#ended && calm.matches) domain = SHORTEST * 2 ** Math.ceil(Math.log2(domain / SHORTEST));
     const scale = (this.#width - 2 * MARGIN) / domain;
     this.#scaled.setAttribute("transform", `translate(${MARGIN} 0) scale(${scale.toFixed(4)} 1)`);
-    this.#draw(2 ** Math.ceil(Math.log2(APART / scale)));
+    this.#draw(2 ** (Math.ceil(2 * Math.log2(APART / scale)) / 2));
     this.#place(domain, scale);
   }
 
-  /** Draw the marbles, of those that would lie on each other the first; a step of two keeps them where they are. */
+  /** Draw the marbles, of those that would lie on each other the first; they stay where they are while the scale changes little. */
   #draw(gap) {
     for (const row of this.#lanes.values()) {
       if (!row.dirty && row.drawn === gap) continue;
