@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from rxloop import Tool, ToolContext, Turn, tool
 from rxloop.errors import ServerError
-from rxloop.testing import CallTool, ScriptedAdapter, Think
+from rxloop.testing import CallTool, ScriptedAdapter, Think, Wait
 from rxloop.ui.app import TurnRequest, turn_app
 from rxloop.ui.demo import DEMO_TOOLS, SUGGESTIONS, DemoAdapter
 from rxloop.ui.page import page_routes
@@ -88,6 +88,11 @@ def gated(name: str) -> ScriptedAdapter:
     )
 
 
+def line(words: int) -> ScriptedAdapter:
+    """One endless line, in pieces."""
+    return ScriptedAdapter([item for _ in range(words // 40) for item in ("word " * 40, Wait(0.005))])
+
+
 SCRIPTS: dict[str, Callable[[str], tuple[ScriptedAdapter, list[Tool]]]] = {
     "inject": lambda argument: (injection(), spiteful_tools()),
     "gate": lambda argument: (gated(argument), [wait_for]),
@@ -95,6 +100,7 @@ SCRIPTS: dict[str, Callable[[str], tuple[ScriptedAdapter, list[Tool]]]] = {
         ScriptedAdapter([CallTool("chatter", {"reports": int(argument)})], "It is said."),
         [chatter],
     ),
+    "line": lambda argument: (line(int(argument)), []),
     "say": lambda argument: (ScriptedAdapter([argument.replace("\\n", "\n")]), []),
 }
 

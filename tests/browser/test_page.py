@@ -13,7 +13,7 @@ from tests.browser.conftest import Watched
 from tests.browser.server import MARKUP
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Route
 
 DONE = ".turn[data-state=done]"
 RUNNING = ".turn[data-state=running]"
@@ -210,6 +210,40 @@ class TestThreads:
         assert texts(page.locator(".prose")) == ["The first half.", "The second half."]
         assert page.locator(".thoughts").text_content() == "First I wait."
         assert page.locator(".tool").count() == 1
+
+    def test_a_server_that_is_away_for_a_moment(self, page: Page, watched: Watched, server: str) -> None:
+        asked: list[str] = []
+
+        def busy_once(route: Route) -> None:
+            asked.append(route.request.url)
+            if len(asked) == 2:
+                route.fulfill(status=503, body="")
+            else:
+                route.continue_()
+
+        page.route("**/events?*", busy_once)
+        assert page.request.post(f"{server}cuts/1").status == 204
+        ask(page, "gate away")
+        page.locator(f"{RUNNING} .tool[data-state=running]").wait_for()
+        open_gate(page, server, "away")
+        ended(page)
+        # the browser gives up after an answer that is no stream, the page does not, and it knows where it was
+        assert len(asked) == 3
+        assert "&after=" in asked[2]
+        assert texts(page.locator(".prose")) == ["The first half.", "The second half."]
+        assert page.locator(".thoughts").text_content() == "First I wait."
+        assert all("503" in complaint for complaint in watched.complaints)
+        watched.complaints.clear()
+
+    def test_a_turn_that_is_gone(self, page: Page, watched: Watched, server: str) -> None:
+        page.route("**/events?*", lambda route: route.fulfill(status=404, body="{}"))
+        ask(page, "say Nothing.")
+        turn = ended(page, state="failed")
+        assert "The connection to this turn was lost" in turn.get_by_role("alert").inner_text()
+        assert page.locator("#connection").inner_text() == ""
+        assert page.get_by_role("button", name="Send").is_visible()
+        assert all("404" in complaint for complaint in watched.complaints)
+        watched.complaints.clear()
 
     def test_two_tabs_watch_one_turn(self, page: Page, watched: Watched, server: str) -> None:
         ask(page, "gate tabs")
