@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from reactivex import Observable, abc
 from reactivex.disposable import Disposable, SerialDisposable, SingleAssignmentDisposable
-from reactivex.subject import Subject
+from reactivex.subject import ReplaySubject
 
 from rxloop.checks import seconds_or_none, whole
 from rxloop.clock import after, call_in, loop_if_any, scheduler_for
 from rxloop.demand import Demand, current_demand, demand_context
-from rxloop.errors import ConfigurationError
 from rxloop.event_log import EventLog, Follower
 from rxloop.events import TurnEvent, UsageUpdated
 from rxloop.run import Run
@@ -36,6 +35,7 @@ class HotTurn(Observable[TurnEvent]):
         first:    ^-a-b-c-d-F|
         late:            (Tabc)-d-F|
 
+    It begins with the next round of the event loop, so that whoever joins at once sees all of it as it comes.
     It is a hot observable: subscribing does not start anything, leaving does not end anything. Whoever comes late gets
     the events so far, runs of deltas merged into one, and then what follows. Subscribers are pushed to; ``async for``
     and `watch` read at their own pace. A watcher that raises, stalls or leaves harms neither the turn nor another
@@ -60,7 +60,7 @@ class HotTurn(Observable[TurnEvent]):
         self._scheduler = scheduler_for(scheduler)
         self._linger = stop_unwatched_after
         self._lingering = SerialDisposable()
-        self._stop: Subject[Any] = Subject()
+        self._stop: ReplaySubject[Any] = ReplaySubject(1)
         self._log = EventLog(replay)
         self._followers: tuple[Follower, ...] = ()
         self._queues: tuple[QueueReader, ...] = ()
@@ -68,16 +68,20 @@ class HotTurn(Observable[TurnEvent]):
         self._demand = Demand()
         self._usage = Usage()
         self._awaited: list[asyncio.Future[None]] = []
-        self._subscription = SingleAssignmentDisposable()
+        self._subscription = SerialDisposable()
         context = copy_context()
         context.run(demand_context.set, self._demand)
-        self._subscription.disposable = context.run(
-            events(run, self._stop).subscribe,
-            self._on_next,
-            self._on_error,
-            self._on_completed,
-            scheduler=scheduler,
-        )
+
+        def begin(*_: Any) -> None:
+            subscribe = events(run, self._stop).subscribe
+            running = SingleAssignmentDisposable()
+            self._subscription.disposable = running
+            running.disposable = context.run(
+                subscribe, self._on_next, self._on_error, self._on_completed, scheduler=scheduler
+            )
+
+        # whoever joins right after the start misses nothing
+        self._subscription.disposable = self._scheduler.schedule(begin)
 
     def __repr__(self) -> str:
         state = "ended" if self._log.ended else "running"
@@ -121,9 +125,7 @@ class HotTurn(Observable[TurnEvent]):
             await waiting
         if self._log.error is not None:
             raise self._log.error
-        if self._run.ended is None:
-            raise ConfigurationError("the turn has no result: it was disposed before it began")
-        return self._run.ended
+        return cast("TurnResult", self._run.ended)
 
     def stop(self) -> None:
         """End the turn gracefully: `turn_finished` with ``aborted``. Nothing happens once it has ended."""
@@ -136,6 +138,9 @@ class HotTurn(Observable[TurnEvent]):
     def _dispose(self) -> None:
         if not self._log.ended:
             self._subscription.dispose()
+            if self._run.ended is None:
+                # it was not even begun
+                self._run.ended = self._run.result(disposed=True)
             self._end(None)
 
     def watch(self, overflow: Overflow = "coalesce", *, buffer: int = 256, patience: float | None = 30.0) -> Watcher:

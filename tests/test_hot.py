@@ -147,7 +147,7 @@ async def test_it_starts_at_once_and_again_each_time() -> None:
 
 async def test_who_comes_late_gets_what_was_so_far_merged_and_then_what_follows() -> None:
     gate = Gate()
-    hot = turn([Wait(0), Think("h"), Think("m"), "a", "b", CallTool("wait")], ["c", "d"], tools=[gate.tool]).start()
+    hot = turn([Think("h"), Think("m"), "a", "b", CallTool("wait")], ["c", "d"], tools=[gate.tool]).start()
     early = Seen()
     early.watch(hot)
     await gate.entered.wait()
@@ -170,7 +170,7 @@ async def test_who_comes_late_gets_what_was_so_far_merged_and_then_what_follows(
 
 async def test_the_usage_is_live() -> None:
     gate = Gate()
-    hot = turn([Wait(0), "a", CallTool("wait")], ["b"], tools=[gate.tool]).start()
+    hot = turn(["a", CallTool("wait")], ["b"], tools=[gate.tool]).start()
     assert hot.usage == Usage()
     await gate.entered.wait()
     assert hot.usage == Usage(10, 5)
@@ -251,6 +251,22 @@ async def test_dispose_ends_it_at_once_and_leaves_nobody_waiting() -> None:
     assert seen.completed
     assert not isinstance(seen.events[-1], TurnFinished)
     assert [event async for event in watcher] == merged(seen.events)
+
+
+async def test_stop_and_dispose_before_it_has_begun() -> None:
+    adapter = ScriptedAdapter(["a"], ["b"])
+    stopped, disposed = Turn(adapter, "hello").start(), Turn(adapter, "hello").start()
+    seen = [Seen(), Seen()]
+    seen[0].watch(stopped)
+    seen[1].watch(disposed)
+    stopped.stop()
+    disposed.dispose()
+    assert (await stopped.result()).finish_reason == "aborted"
+    assert (await disposed.result()).finish_reason == "aborted"
+    assert [type(event) for event in seen[0].events] == [TurnStarted, TurnFinished]
+    assert seen[1].events == []
+    assert seen[1].completed
+    assert adapter.requests == []
 
 
 async def test_a_failure_reaches_everybody_with_what_there_was() -> None:
@@ -370,7 +386,7 @@ async def test_leaving_harms_nobody() -> None:
 
 
 async def test_a_subscriber_may_subscribe_leave_and_stop_while_it_is_told() -> None:
-    hot = turn([Wait(0), *STEPS[0]], STEPS[1]).start()
+    hot = turn([*STEPS[0]], STEPS[1]).start()
     inner, all_of_it = Seen(), Seen()
 
     def on_next(event: TurnEvent) -> None:
@@ -450,7 +466,7 @@ async def test_coalescing_never_merges_what_another_has_read_a_part_of() -> None
 
 
 async def test_drop_oldest_keeps_the_newest_and_counts() -> None:
-    hot = turn([Wait(0), *(["x", Think("y")] * 100)]).start()
+    hot = turn([*(["x", Think("y")] * 100)]).start()
     everything = Seen()
     watcher = hot.watch("drop_oldest", buffer=8)
     everything.watch(hot)
@@ -461,7 +477,7 @@ async def test_drop_oldest_keeps_the_newest_and_counts() -> None:
 
 
 async def test_error_ends_the_watcher_alone_after_what_waited() -> None:
-    hot = turn([Wait(0), *(["x", Think("y")] * 100)]).start()
+    hot = turn([*(["x", Think("y")] * 100)]).start()
     everything = Seen()
     everything.watch(hot)
     watcher = hot.watch("error", buffer=8)
@@ -470,7 +486,7 @@ async def test_error_ends_the_watcher_alone_after_what_waited() -> None:
     received, error = await read(watcher)
     assert isinstance(error, BufferOverflowError)
     assert "at most 8 events" in error.message
-    assert received == everything.events[: 2 + 8]
+    assert received == everything.events[:8]
     assert [event async for event in watcher] == []
 
 
@@ -509,7 +525,7 @@ async def test_block_makes_the_turn_wait_down_to_its_socket() -> None:
 
 
 async def test_a_blocking_watcher_that_stalls_is_ended_when_patience_is_over() -> None:
-    hot = turn([Wait(0), *(["x", Think("y")] * 200)]).start()
+    hot = turn([*(["x", Think("y")] * 200)]).start()
     everything = Seen()
     everything.watch(hot)
     watcher = hot.watch("block", buffer=16, patience=0.02)
@@ -524,7 +540,7 @@ async def test_a_blocking_watcher_that_stalls_is_ended_when_patience_is_over() -
 
 
 async def test_a_blocking_watcher_that_leaves_lets_the_turn_go_on() -> None:
-    hot = turn([Wait(0), *(["x", Think("y")] * 200)]).start()
+    hot = turn([*(["x", Think("y")] * 200)]).start()
     watcher = hot.watch("block", buffer=16)
     await rounds(50)
     assert hot.ended is None
@@ -533,7 +549,7 @@ async def test_a_blocking_watcher_that_leaves_lets_the_turn_go_on() -> None:
 
 
 async def test_a_stop_reaches_a_turn_that_waits_for_a_watcher() -> None:
-    hot = turn([Wait(0), *(["x", Think("y")] * 200)]).start()
+    hot = turn([*(["x", Think("y")] * 200)]).start()
     watcher = hot.watch("block", buffer=16)
     await rounds(50)
     hot.stop()
@@ -633,7 +649,7 @@ async def test_a_watcher_has_one_reader_at_a_time() -> None:
 
 
 async def test_its_repr_says_how_it_is() -> None:
-    hot = turn([Wait(0), "a"], turn_id="t1").start()
+    hot = turn(["a"], turn_id="t1").start()
     hot.subscribe()
     assert repr(hot) == "<HotTurn t1 running, 1 watchers>"
     await hot.result()

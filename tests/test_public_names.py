@@ -18,7 +18,8 @@ ROOT = Path(__file__).parent.parent
 
 PUBLIC = """
     Adapter AuthenticationError Breaker BufferOverflowError CancellationToken CapReached Channel ConfigurationError
-    ConnectionFailedError ContextOverflowError ContextReclaimed FinishReason HotTurn InvalidOutputError InvalidRequestError
+    ConnectionFailedError ContextOverflowError ContextReclaimed FinishReason HotTurn InvalidOutputError
+    InvalidRequestError
     Limits MalformedResponseError MalformedRetried ModelNotFoundError Output Overflow OverloadedError Partial
     PermissionDeniedError ProviderError RateLimitedError ReasoningDelta Reclaim Renewal RetryPolicy RetryScheduled
     RxLoopError ServerError Signature StepFinished StepResult StepStarted StreamInterruptedError
@@ -29,7 +30,8 @@ PUBLIC = """
 """
 
 PUBLIC_OPERATORS = """
-    CapReached Journal MalformedBudget OutputState Renew Renewal RetryPolicy Stop coalesce_text deadline loop_steps partial_output
+    CapReached Journal MalformedBudget OutputState Renew Renewal RetryPolicy Stop coalesce_text deadline loop_steps
+    partial_output
     retry_before_first_emit retry_malformed_call stall_watchdog step_cap step_deadline stop_on structured_output
     text tool_calls tool_dispatch turn_deadline usage_limit usage_scan
 """

@@ -24,20 +24,17 @@ from rxloop.cli.tools import TOOLS
 from rxloop.errors import ConfigurationError
 from rxloop.tools import Tool
 from rxloop.turn import Turn
-from rxloop.ui.same_origin import SameOrigin
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.applications import Starlette
+    from starlette.requests import HTTPConnection
 
-    from rxloop.ui.app import TurnRequest
+    from rxloop.ui.turn_request import TurnRequest
 
 __all__ = ("ServedProvider", "serve")
 
 _CLOSING = 5
 """Seconds in which open requests have to end when the server does."""
-
-_LOCAL = ("localhost", "127.0.0.1", "::1")
-"""What this machine calls itself; a name that another site has made to point here is none of them."""
 
 
 class ServedProvider(StrEnum):
@@ -92,7 +89,7 @@ def serve(
             webbrowser.open(address)
 
     with contextlib.closing(listener):
-        return interruptible(lambda stop: serving.run(listener, stop, started))
+        return interruptible(lambda stop: serving.run(host, listener, stop, started))
 
 
 def _check_ui() -> None:
@@ -135,16 +132,18 @@ class _Serving:
     def asked(self) -> str:
         return self.provider.value if self.model is None else f"{self.provider.value} ({self.model})"
 
-    async def run(self, listener: socket.socket, stop: asyncio.Event, started: Callable[[], None]) -> int:
+    async def run(self, host: str, listener: socket.socket, stop: asyncio.Event, started: Callable[[], None]) -> int:
         """Serve until it is asked to stop, and let what runs come to its end."""
-        async with self._adapter() as adapter, self._app(adapter, stop) as app:
-            hosts = _LOCAL if _is_loopback(listener) else None
-            server = _server(SameOrigin(app, hosts), started)
+        async with self._adapter() as adapter, self._stores() as stores:
+            app = self._app(adapter, host if _is_loopback(listener) else None, **stores)
+            server = _server(app, started)
             serving = asyncio.ensure_future(server.serve(sockets=[listener]))
             stopping = asyncio.ensure_future(stop.wait())
             try:
                 await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 server.should_exit = True
+                # whoever watches a turn is told of its end before the connections are closed
+                await app.state.close()
                 await serving
             finally:
                 stopping.cancel()
@@ -165,35 +164,52 @@ class _Serving:
                 yield adapter
 
     @contextlib.asynccontextmanager
-    async def _app(self, adapter: Adapter, stop: asyncio.Event) -> AsyncIterator[ASGIApp]:
+    async def _stores(self) -> AsyncIterator[dict[str, Any]]:
+        """Where turns and threads are kept, if not in memory."""
+        if self.redis is None:
+            yield {}
+            return
+        from rxloop.ui.redis_bus import RedisBus, RedisThreads
+
+        bus, threads = RedisBus(self.redis), RedisThreads(self.redis)
+        try:
+            # a Redis that is not there is known at once
+            await bus.exists("rxloop")
+            yield {"bus": bus, "threads": threads}
+        finally:
+            await bus.close()
+            await threads.close()
+
+    def _app(self, adapter: Adapter, host: str | None, **stores: Any) -> Starlette:
         from rxloop.ui.app import turn_app
         from rxloop.ui.demo import SUGGESTIONS
         from rxloop.ui.page import page_routes
+        from rxloop.ui.same_origin import LOOPBACK
+
+        options: dict[str, Any] = {"tools": self.tools, "system": self.system, "max_steps": self.max_steps}
 
         def make_turn(request: TurnRequest) -> Turn:
-            return Turn(
-                adapter,
-                request.prompt,
-                conversation=request.conversation,
-                tools=self.tools,
-                system=self.system,
-                max_steps=self.max_steps,
-                turn_id=request.turn_id,
-                stop=stop,
-            )
+            return Turn(adapter, request.prompt, conversation=request.conversation, turn_id=request.turn_id, **options)
 
         # what no turn could be made of is known before anybody asks
-        Turn(adapter, "hello", tools=self.tools, system=self.system, max_steps=self.max_steps)
+        Turn(adapter, "hello", **options)
         shown = SUGGESTIONS if self.provider is ServedProvider.demo else ()
         page = page_routes(
             provider=adapter.provider,
             model=adapter.model,
             suggestions=[{"title": item.title, "prompt": item.prompt} for item in shown],
         )
-        yield turn_app(make_turn, page=page)
+        if host is None:
+            # by which names other machines know this one, nobody can tell
+            return turn_app(make_turn, authenticate=_everybody, routes=page, **stores)
+        return turn_app(make_turn, hosts=(*LOOPBACK, host), routes=page, **stores)
 
 
-def _server(app: ASGIApp, started: Callable[[], None]) -> Any:
+def _everybody(connection: HTTPConnection) -> str:
+    return "everybody"
+
+
+def _server(app: Starlette, started: Callable[[], None]) -> Any:
     import uvicorn
 
     class Server(uvicorn.Server):

@@ -10,7 +10,7 @@ from rxloop.errors import RxLoopError
 from rxloop.events import TurnEvent, TurnFinished, event_from_dict
 from rxloop.usage import Usage
 
-__all__ = ("Entry", "StreamEvent", "TurnFailed", "is_end", "stream_event_from_dict")
+__all__ = ("Entry", "StreamEvent", "TurnFailed", "TurnRequested", "is_end", "stream_event_from_dict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,29 @@ class TurnFailed:
         return cls(error.to_dict(), partial.usage, partial.text)
 
 
-StreamEvent: TypeAlias = "TurnEvent | TurnFailed"
-"""An event of a turn, or how it failed."""
+@dataclass(frozen=True, slots=True)
+class TurnRequested:
+    """
+    What a client asked for: the first entry of a turn that a server runs. It is for servers, and not shown to clients.
+
+    Args:
+        turn_id: the turn.
+        thread_id: the client's name of the conversation.
+        run_id: the client's name of the turn.
+    """
+
+    type: ClassVar[Literal["turn_requested"]] = "turn_requested"
+    turn_id: str
+    thread_id: str
+    run_id: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form: ``type`` first, then every field."""
+        return {"type": self.type, "turn_id": self.turn_id, "thread_id": self.thread_id, "run_id": self.run_id}
+
+
+StreamEvent: TypeAlias = "TurnEvent | TurnFailed | TurnRequested"
+"""An event of a turn, how it failed, or what was asked for."""
 
 
 class Entry(NamedTuple):
@@ -66,4 +87,6 @@ def stream_event_from_dict(data: Mapping[str, Any]) -> StreamEvent:
     if data.get("type") == TurnFailed.type:
         usage = Usage.from_dict(data.get("usage") or {})
         return TurnFailed(dict(data["error"]), usage, str(data.get("text") or ""))
+    if data.get("type") == TurnRequested.type:
+        return TurnRequested(*(str(data.get(name) or "") for name in ("turn_id", "thread_id", "run_id")))
     return event_from_dict(data)

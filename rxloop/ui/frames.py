@@ -28,6 +28,16 @@ class Frames(Protocol):
     done: ClassVar[str | None]
     """The data of a last frame that the format wants after the turn's end, where it does; it is no JSON."""
 
+    def __init__(self, *, turn_id: str, thread_id: str, run_id: str) -> None:
+        """
+        Begin a turn.
+
+        Args:
+            turn_id: the turn.
+            thread_id: the client's name of its conversation.
+            run_id: the client's name of it.
+        """
+
     def feed(self, event: StreamEvent) -> Sequence[str]:
         """The frames that an event makes: none, one or more, without line breaks in them."""
         ...

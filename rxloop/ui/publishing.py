@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from reactivex import Observable
 
-from rxloop.checks import function_or_none, instance
+from rxloop.checks import function_or_none, instance, whole
 from rxloop.clock import call_in
 from rxloop.events import TurnEvent, TurnFinished
 from rxloop.merging import merge_adjacent
@@ -27,7 +27,13 @@ _FAREWELL = 1.0
 
 
 async def publish_turn(
-    turn: Observable[TurnEvent], bus: EventBus, stream: str, *, on_stop: Callable[[], object] | None = None
+    turn: Observable[TurnEvent],
+    bus: EventBus,
+    stream: str,
+    *,
+    on_stop: Callable[[], object] | None = None,
+    before_end: Callable[[], Awaitable[object]] | None = None,
+    first: int = 1,
 ) -> TurnFinished | TurnFailed:
     """
     Run a turn and publish its events, numbered from 1, until it has ended and all of it is on the bus.
@@ -42,6 +48,9 @@ async def publish_turn(
         stream: the stream's name, of this run alone: the turn's id.
         on_stop: called once if somebody asks the bus to stop the turn: `HotTurn.stop`, or the ``set`` of the
             `asyncio.Event` that is the turn's ``stop``. Without it such requests are not heard.
+        before_end: awaited once when the turn has ended, before its last event is published: what has to be done by the
+            time that anybody learns of the end.
+        first: the number of the first event, where entries were published before.
 
     Returns:
         the last event that was published.
@@ -53,11 +62,13 @@ async def publish_turn(
     instance("turn", turn, Observable)
     check_stream("stream", stream)
     function_or_none("on_stop", on_stop)
-    outbox = _Outbox()
+    function_or_none("before_end", before_end)
+    whole("first", first, minimum=1)
+    outbox = _Outbox(first - 1)
     subscription = turn.subscribe(outbox.on_next, outbox.on_error, outbox.on_completed)
     stopping = None if on_stop is None else asyncio.create_task(_stop(bus, stream, on_stop, outbox))
     try:
-        return await _publish(bus, stream, outbox, stopping)
+        return await _publish(bus, stream, outbox, stopping, before_end)
     except BaseException as error:
         subscription.dispose()
         reason = (
@@ -91,11 +102,18 @@ async def _stop(bus: EventBus, stream: str, on_stop: Callable[[], object], outbo
 
 
 async def _publish(
-    bus: EventBus, stream: str, outbox: _Outbox, stopping: asyncio.Task[None] | None
+    bus: EventBus,
+    stream: str,
+    outbox: _Outbox,
+    stopping: asyncio.Task[None] | None,
+    before_end: Callable[[], Awaitable[object]] | None,
 ) -> TurnFinished | TurnFailed:
     loop = asyncio.get_running_loop()
     while True:
         _raise_failure(stopping)
+        if outbox.last is not None and before_end is not None:
+            first, before_end = before_end, None
+            await first()
         await bus.publish(stream, outbox.take())
         outbox.sent = []
         if outbox.last is not None and not outbox.pending:
@@ -113,10 +131,10 @@ async def _publish(
 class _Outbox:
     """The events that wait to be published."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._number = 0
+        self._number = number
         self._compact_at = _COMPACT_AT
         self.arrived = asyncio.Event()
         self.pending: list[tuple[int, StreamEvent]] = []

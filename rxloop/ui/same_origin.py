@@ -10,7 +10,10 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ("SameOrigin",)
+__all__ = ("LOOPBACK", "SameOrigin")
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""The names of this machine to itself."""
 
 
 class SameOrigin:
@@ -23,10 +26,12 @@ class SameOrigin:
     Args:
         app: what is asked otherwise.
         hosts: the names and addresses, without a port, that may be asked; any if not given.
+        origins: other origins whose pages may ask.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None) -> None:
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str] | None = None, origins: Collection[str] = ()) -> None:
         self._app = app
+        self._origins = {origin.casefold() for origin in origins}
         self._hosts = None if hosts is None else {host.casefold() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,9 +50,9 @@ class SameOrigin:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
         host = headers.get(b"host", "")
         if self._hosts is not None and _name_of(host) not in self._hosts:
-            return "the host that was asked for is not this one"
+            return f"the host must be one of {', '.join(sorted(self._hosts))}, but it was asked for another"
         origin = headers.get(b"origin")
-        if origin is not None and _place_of(origin) != host.casefold():
+        if origin is not None and _place_of(origin) != host.casefold() and origin.casefold() not in self._origins:
             return "requests of another site's pages are not answered"
         return None
 

@@ -17,9 +17,10 @@ from starlette.routing import Route
 from rxloop import Tool, ToolContext, Turn, tool
 from rxloop.errors import ServerError
 from rxloop.testing import CallTool, ScriptedAdapter, Think, Wait
-from rxloop.ui.app import TurnRequest, turn_app
+from rxloop.ui.app import turn_app
 from rxloop.ui.demo import DEMO_TOOLS, SUGGESTIONS, DemoAdapter
 from rxloop.ui.page import page_routes
+from rxloop.ui.turn_request import TurnRequest
 
 MARKUP = '<img src="x" onerror="window.injected = 1"><script>window.injected = 1</script>'
 PACE = 0.1
@@ -121,10 +122,10 @@ def make_turn(request: TurnRequest) -> Turn:
 
 
 class Cuts:
-    """Ends the next streams of events after a few frames, as a proxy that restarts does."""
+    """Ends the next streams of events after their first frames, as a proxy that restarts does."""
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
+    def __init__(self) -> None:
+        self.app: Any = None
         self.left = 0
 
     async def order(self, request: Request) -> Response:
@@ -136,16 +137,12 @@ class Cuts:
             await self.app(scope, receive, send)
             return
         self.left -= 1
-        bodies = 0
 
         async def counted(message: Any) -> None:
-            nonlocal bodies
-            if message["type"] == "http.response.body":
-                bodies += 1
-                if bodies > 3:
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
-                    raise _CutError
             await send(message)
+            if b"data: " in message.get("body", b""):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                raise _CutError
 
         with contextlib.suppress(_CutError):
             await self.app(scope, receive, counted)
@@ -163,12 +160,12 @@ async def open_gate(request: Request) -> Response:
 def main() -> None:
     suggestions = [{"title": item.title, "prompt": item.prompt} for item in SUGGESTIONS]
     page = page_routes(provider="demo", suggestions=suggestions)
-    cuts = Cuts(None)
+    cuts = Cuts()
     control = [
         Route("/gates/{name}", open_gate, methods=["POST"]),
         Route("/cuts/{count}", cuts.order, methods=["POST"]),
     ]
-    cuts.app = turn_app(make_turn, page=[*page, *control])
+    cuts.app = turn_app(make_turn, routes=[*page, *control])
     listener = socket.create_server(("127.0.0.1", 0))
     sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}/\n")
     sys.stdout.flush()

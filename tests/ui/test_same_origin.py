@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from rxloop.ui.same_origin import SameOrigin
+from rxloop.ui.same_origin import LOOPBACK, SameOrigin
 
-LOCAL = ("localhost", "127.0.0.1", "::1")
+LOCAL = LOOPBACK
 
 
 async def answer(hosts: Any, kind: str = "http", **headers: str) -> list[dict[str, Any]]:
@@ -19,7 +19,7 @@ async def answer(hosts: Any, kind: str = "http", **headers: str) -> list[dict[st
         sent.append(message)
 
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await SameOrigin(app, hosts)({"type": kind, "headers": raw}, None, send)  # type: ignore[arg-type]
+    await SameOrigin(app, hosts=hosts)({"type": kind, "headers": raw}, None, send)  # type: ignore[arg-type]
     return sent
 
 
@@ -62,6 +62,22 @@ async def test_others_are_refused(hosts: Any, headers: dict[str, str]) -> None:
     assert b'"code": "forbidden"' in body["body"]
     [closed] = await answer(hosts, "websocket", **headers)
     assert (closed["type"], closed["code"]) == ("websocket.close", 1008)
+
+
+@pytest.mark.asyncio
+async def test_other_origins_that_are_named_are_answered() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        sent.append("answered")
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    guard = SameOrigin(app, origins=["https://App.example"])
+    for origin in (b"https://app.example", b"http://app.example"):
+        sent: list[str] = []
+        scope = {"type": "http", "headers": [(b"host", b"api.example"), (b"origin", origin)]}
+        await guard(scope, None, send)  # type: ignore[arg-type]
+        assert (sent == ["answered"]) == origin.startswith(b"https:")
 
 
 @pytest.mark.asyncio
