@@ -204,7 +204,7 @@ class TestThreads:
         connection = page.locator("#connection")
         connection.get_by_text("The connection is lost. Trying again…").wait_for()
         page.locator(f"{RUNNING} .tool[data-state=running]").wait_for()
-        assert connection.inner_text() == ""
+        page.locator("#connection:empty").wait_for(state="attached")
         open_gate(page, server, "cut")
         ended(page)
         assert texts(page.locator(".prose")) == ["The first half.", "The second half."]
@@ -242,6 +242,24 @@ class TestThreads:
         assert "The connection to this turn was lost" in turn.get_by_role("alert").inner_text()
         assert page.locator("#connection").inner_text() == ""
         assert page.get_by_role("button", name="Send").is_visible()
+        # later it is no more than an old turn, of which nothing is left
+        page.reload()
+        turn = ended(page, state="gone")
+        assert turn.locator(".said p").inner_text() == "say Nothing."
+        assert "does not keep the events" in turn.locator(".ending").inner_text()
+        assert page.get_by_role("alert").count() == 0
+        assert all("404" in complaint for complaint in watched.complaints)
+        watched.complaints.clear()
+
+    def test_a_thread_that_nobody_knows(self, page: Page, watched: Watched, server: str) -> None:
+        other = watched.open(f"{server}#thread=nobody")
+        notice = other.get_by_role("alert")
+        notice.wait_for()
+        assert "does not know this conversation" in notice.inner_text()
+        ask(other, "say Anew.")
+        ended(other)
+        assert notice.count() == 0
+        assert other.url.endswith("#thread=nobody")
         assert all("404" in complaint for complaint in watched.complaints)
         watched.complaints.clear()
 

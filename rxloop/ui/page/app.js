@@ -6,6 +6,7 @@ import { element, sourceOf } from "./words.js";
 
 const POLL = 3000;
 const AT_ONCE = 3; // streams of earlier turns: a browser keeps few connections to one server
+const ATTEMPTS = 4; // what is over and not to be had will not come back
 const ANNOUNCED = 4000;
 const NEAR = 80;
 
@@ -64,8 +65,8 @@ class Thread {
     }
     const { turns } = await response.json();
     if (this.closed || this.sending) return;
-    for (const { turn_id: id, prompt } of turns) {
-      if (!this.turns.has(id)) this.#watch(id, this.add(id, prompt, true));
+    for (const { turn_id: id, prompt, running } of turns) {
+      if (!this.turns.has(id)) this.#watch(id, this.add(id, prompt, true), running);
     }
     update();
   }
@@ -122,7 +123,7 @@ class Thread {
       this.turns.delete(draft);
       this.turns.set(id, view);
       this.known = true;
-      if (!this.closed) this.#watch(id, view);
+      if (!this.closed) this.#watch(id, view, true);
       neighbours?.postMessage({ thread: this.id });
       return null;
     } catch (error) {
@@ -146,15 +147,15 @@ class Thread {
     update();
   }
 
-  #watch(id, view) {
+  #watch(id, view, running) {
     // the newest first: it may be running
-    this.waiting.push([id, view]);
+    this.waiting.push([id, view, running]);
     this.#openNext();
   }
 
   #openNext() {
     while (this.open < AT_ONCE && this.waiting.length) {
-      const [id, view] = this.waiting.pop();
+      const [id, view, running] = this.waiting.pop();
       this.open += 1;
       const watcher = {
         receive: (event, arrival) => view.receive(event, arrival),
@@ -165,7 +166,7 @@ class Thread {
         },
         over: () => this.#done(stream, view),
         lost: () => {
-          view.lose();
+          view.lose(running);
           this.#done(stream, view);
         },
         connection: (up) => {
@@ -174,7 +175,7 @@ class Thread {
           connection(this.down.size ? "The connection is lost. Trying again…" : "");
         },
       };
-      const stream = new TurnStream(id, watcher);
+      const stream = new TurnStream(id, watcher, running ? ATTEMPTS : 1);
       this.streams.add(stream);
     }
   }

@@ -3,13 +3,13 @@
 const FRAME_BUDGET = 12; // milliseconds of a frame that may go to new events
 const HIDDEN_PAUSE = 250;
 const CALM_PAUSE = 400;
-const ATTEMPTS = 4;
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class TurnStream {
   #address;
   #watcher;
+  #attempts;
   #source = null;
   #queue = [];
   #next = 0;
@@ -22,10 +22,12 @@ export class TurnStream {
   /**
    * @param {string} turnId the turn.
    * @param {object} watcher `receive(event, arrival)`, `paint()`, `over()`, `lost()` and `connection(up)`.
+   * @param {number} attempts how often an answer that is no stream is taken before the turn is given up.
    */
-  constructor(turnId, watcher) {
+  constructor(turnId, watcher, attempts) {
     this.#address = `turns/${encodeURIComponent(turnId)}/events?format=rxloop`;
     this.#watcher = watcher;
+    this.#attempts = attempts;
     this.#connect();
     this.#schedule();
   }
@@ -59,7 +61,7 @@ export class TurnStream {
       // a broken connection the browser takes up again by itself, an answer that is no stream it does not
       if (source.readyState !== EventSource.CLOSED) return;
       this.#failures += 1;
-      if (this.#failures >= ATTEMPTS) {
+      if (this.#failures >= this.#attempts) {
         this.#ended = true;
         this.#watcher.connection(true);
         this.#watcher.lost();

@@ -96,8 +96,14 @@ export class TurnView {
   }
 
   /** The stream is gone for good, and the turn's end was not seen. */
-  lose() {
+  lose(ran) {
     if (!this.running) return;
+    if (!ran) {
+      this.ending.textContent = "The server does not keep the events of this turn any more.";
+      this.ending.hidden = false;
+      this.#end("gone");
+      return;
+    }
     this.#fail("The connection to this turn was lost", "Its events are not to be had from the server any more.", false);
   }
 
