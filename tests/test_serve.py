@@ -2,18 +2,22 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from rxloop.cli import main
+from tests.ui.redis_server import RedisServer, needs_redis
 
 Run = Callable[..., tuple[int, str]]
 
@@ -75,13 +79,15 @@ class Served:
 
 
 @contextmanager
-def served(*arguments: str, until: str = "Ctrl-C") -> Iterator[Served]:
+def served(*arguments: str, **environment: str) -> Iterator[Served]:
     command = [sys.executable, "-m", "rxloop.cli", "serve", "--port", "0", *arguments]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env={**os.environ, **environment}
+    ) as process:
         try:
             assert process.stderr is not None
             lines: list[str] = []
-            while not lines or until not in lines[-1]:
+            while not lines or "Ctrl-C" not in lines[-1]:
                 line = process.stderr.readline()
                 assert line, f"it ended with {process.wait()} after {lines}"
                 lines.append(line)
@@ -156,8 +162,42 @@ class TestServing:
             assert [event["name"] for event in events if event["type"] == "tool_call"] == ["clock"]
             assert events[0]["model"] == "other"
 
+    @needs_redis
+    def test_servers_that_share_a_redis(self, tmp_path: Path) -> None:
+        redis = RedisServer(tmp_path)
+        redis.start()
+        try:
+            with served("--redis", redis.url) as second:
+                with served("--redis", redis.url) as first:
+                    turn_id = first.begin("2 + 3")
+                    # it runs in one and is watched in the other
+                    assert "**5**" in second.events(turn_id)[-1]["text"]
+                # and outlives it
+                thread = json.loads(second.ask("GET", "/threads/t")[1])
+                assert [(turn["turn_id"], turn["running"]) for turn in thread["turns"]] == [(turn_id, False)]
+                assert second.events(turn_id)[-1]["type"] == "turn_finished"
+        finally:
+            redis.kill()
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="the browser is a shell script: run it on POSIX")
+    def test_the_page_is_opened(self, tmp_path: Path) -> None:
+        browser, told = tmp_path / "browser", tmp_path / "told"
+        browser.write_text(f'#!/bin/sh\necho "$1" > {told}.part && mv {told}.part {told}\n')
+        browser.chmod(0o755)
+        with served("--open", BROWSER=str(browser)) as server:
+            deadline = time.monotonic() + 20
+            while not told.exists():
+                assert time.monotonic() < deadline, "the browser was not called"
+                time.sleep(0.01)
+            assert told.read_text().strip() == f"http://127.0.0.1:{server.port}/"
+
 
 class TestRefusing:
+    def test_a_redis_that_is_not_there(self, run: Run) -> None:
+        status, err = run("--port", "0", "--redis", "redis://127.0.0.1:1")
+        assert status == 1
+        assert "Redis does not answer" in err
+
     def test_a_port_that_is_taken(self, run: Run) -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as taken:
             port = str(taken.getsockname()[1])

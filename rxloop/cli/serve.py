@@ -9,6 +9,7 @@ import ipaddress
 import os
 import socket
 import sys
+import threading
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -86,7 +87,8 @@ def serve(
     def started() -> None:
         _say(f"{serving.asked} is at {address} (Ctrl-C ends it)")
         if open_page:
-            webbrowser.open(address)
+            # a browser in the terminal stays, and must hold up neither the server nor its end
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     with contextlib.closing(listener):
         return interruptible(lambda stop: serving.run(host, listener, stop, started))
