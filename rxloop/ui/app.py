@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rxloop.checks import function_or_none, positive_whole, seconds_or_none
+from rxloop.checks import function_or_none, seconds_or_none, whole
 from rxloop.errors import ConfigurationError
 from rxloop.ui.bus import BusError, EventBus, MemoryBus, check_seconds
 from rxloop.ui.feed import Feeds, FrameId, read_frame_id
@@ -95,8 +95,8 @@ def turn_app(
     for name, function in (("make_turn", make_turn), ("hand_over", hand_over), ("authenticate", authenticate)):
         function_or_none(name, function)
     seconds_or_none("stop_unwatched_after", stop_unwatched_after)
-    positive_whole("max_turns", max_turns)
-    positive_whole("max_body", max_body)
+    whole("max_turns", max_turns, minimum=1)
+    whole("max_body", max_body, minimum=1)
     check_seconds("heartbeat", heartbeat)
     for name, names in (("hosts", hosts), ("origins", origins)):
         if isinstance(names, str):
@@ -203,7 +203,7 @@ class _Server:
     async def _asked(self, request: Request, user: str, format_name: str) -> TurnRequest:
         body = await _read_json(request, self._max_body)
         turn_id = f"turn_{uuid.uuid4().hex}"
-        if format_name == "vercel" and isinstance(body, dict) and "threadId" not in body:
+        if format_name == "vercel" and not (isinstance(body, dict) and "threadId" in body):
             return read_chat(body, turn_id, user)
         return read_run(body, turn_id, user)
 
