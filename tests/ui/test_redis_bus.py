@@ -156,12 +156,13 @@ async def test_a_server_that_forgot_everything_is_gone_on_with(own_server: Redis
 
 
 @pytest.mark.asyncio
-async def test_what_redis_refuses_for_a_while_is_published_later(own_server: RedisServer) -> None:
+@pytest.mark.parametrize("setting", ["maxmemory", "min-replicas-to-write"])
+async def test_what_redis_refuses_for_a_while_is_published_later(own_server: RedisServer, setting: str) -> None:
     async with bus_on(own_server) as bus, Redis.from_url(own_server.url) as admin:
-        await admin.config_set("maxmemory", "1")
+        await admin.config_set(setting, "1")
         publishing = asyncio.create_task(bus.publish("t1", texts("a", "b")))
         await failing(bus, 2)
-        await admin.config_set("maxmemory", "0")
+        await admin.config_set(setting, "0")
         await publishing
         assert await following(bus.subscribe("t1")) == texts("a", "b")
 
@@ -315,6 +316,30 @@ async def test_an_outage_longer_than_the_lease_is_nobodys_death(own_server: Redi
         events.on_next(FINISHED)
         events.on_completed()
         assert await publishing == FINISHED
+        assert await reading == [Entry(2, FINISHED)]
+
+
+@pytest.mark.asyncio
+async def test_a_publisher_that_is_missed_has_its_time_again_after_an_outage(own_server: RedisServer) -> None:
+    async with bus_on(own_server, lease=1.5, timeout=0.4) as bus:
+        await bus.publish("t1", texts("a"))
+        subscription = bus.subscribe("t1")
+        assert await following(subscription) == texts("a")
+        reading = asyncio.create_task(read(subscription))
+
+        async def missed() -> bool:
+            return getattr(subscription, "_missing_since") is not None  # noqa: B009
+
+        async def looked_again() -> bool:
+            return bool(getattr(subscription, "_failures") == bus._connection.failures)  # noqa: B009
+
+        await until(missed)
+        own_server.kill()
+        await asyncio.wait([reading], timeout=1.6)
+        await in_a_thread(own_server.start)
+        await until(looked_again)
+        assert not reading.done()
+        await bus.publish("t1", [Entry(2, FINISHED)])
         assert await reading == [Entry(2, FINISHED)]
 
 
