@@ -249,7 +249,7 @@ async def wait() -> str:
     return "never"
 
 async def main():
-    bus, stop = RedisBus(sys.argv[1], prefix=sys.argv[2], lease=0.6), asyncio.Event()
+    bus, stop = RedisBus(sys.argv[1], prefix=sys.argv[2], lease=1.0), asyncio.Event()
     turn = rxloop.Turn(ScriptedAdapter([CallTool("wait", {})]), "Wait.", tools=[wait], stop=stop)
     last = await publish_turn(turn, bus, "t1", on_stop=stop.set)
     print(last.finish_reason, flush=True)
@@ -263,7 +263,7 @@ asyncio.run(main())
 async def test_a_turn_is_stopped_from_another_process(redis_server: RedisServer) -> None:
     prefix = uuid.uuid4().hex
     async with (
-        bus_on(redis_server, prefix=prefix, lease=0.6) as web,
+        bus_on(redis_server, prefix=prefix) as web,
         another_process(WORKER, redis_server.url, prefix) as worker,
     ):
         reading = asyncio.create_task(read(web.subscribe("t1")))
@@ -278,13 +278,13 @@ async def test_a_turn_is_stopped_from_another_process(redis_server: RedisServer)
 async def test_watchers_of_a_worker_that_died_are_told_and_of_a_silent_one_not(redis_server: RedisServer) -> None:
     prefix = uuid.uuid4().hex
     async with (
-        bus_on(redis_server, prefix=prefix, lease=0.6, timeout=0.4) as web,
+        bus_on(redis_server, prefix=prefix, lease=1.0, timeout=0.4) as web,
         another_process(WORKER, redis_server.url, prefix) as worker,
     ):
-        reading = asyncio.create_task(read(web.subscribe("t1")))
         assert await line(worker) == "waiting"
-        # three leases and more without an event
-        done, _ = await asyncio.wait([reading], timeout=2.0)
+        reading = asyncio.create_task(read(web.subscribe("t1")))
+        # as long as a reader waits for one that is gone, and longer
+        done, _ = await asyncio.wait([reading], timeout=3.0)
         assert not done, "a worker that is silent is not gone"
         worker.kill()
         entries = await reading
