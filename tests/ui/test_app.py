@@ -24,9 +24,9 @@ from rxloop.turn import Turn
 from rxloop.ui.app import turn_app
 from rxloop.ui.bus import MemoryBus
 from rxloop.ui.entry import stream_event_from_dict
-from rxloop.ui.run_turn import run_turn
 from rxloop.ui.threads import MemoryThreads
 from rxloop.ui.turn_request import TurnRequest
+from rxloop.ui.worker import run_turn
 from tests.providers.anthropic import AnthropicServer
 from tests.providers.anthropic import text as text_block
 from tests.turns import NO_RETRY, connected
@@ -110,6 +110,7 @@ async def test_the_format_rxloop_is_the_events_themselves() -> None:
         response = await client.post(params={"format": "rxloop"})
         events = [stream_event_from_dict(data) for _, data in frames(response.text)]
         check_grammar(events)
+        assert events[0].turn_id == response.headers["x-turn-id"]
         assert said(frames(response.text)) == "Hello"
 
 
@@ -687,10 +688,7 @@ async def test_workers_run_the_turns_that_web_processes_serve() -> None:
             request = TurnRequest.from_dict(json.loads(await jobs.get()))
             await run_turn(request, turns.make, bus=bus, threads=threads)
 
-    def never(request: TurnRequest) -> Turn:
-        raise AssertionError("this process runs no turns")
-
-    web = [turn_app(never, bus=bus, threads=threads, hand_over=hand_over) for _ in range(2)]
+    web = [turn_app(bus=bus, threads=threads, hand_over=hand_over) for _ in range(2)]
     async with serving(web[0]) as first, serving(web[1]) as second:
         turn_id = await first.begin()
         # it can be watched and found before a worker has taken it
@@ -720,7 +718,7 @@ async def test_a_turn_that_a_worker_cannot_make_fails_for_its_watchers() -> None
     async def hand_over(request: TurnRequest) -> None:
         tasks.append(asyncio.create_task(run_turn(request, make, bus=bus, threads=threads)))
 
-    async with serving(turn_app(make, bus=bus, threads=threads, hand_over=hand_over)) as client:
+    async with serving(turn_app(bus=bus, threads=threads, hand_over=hand_over)) as client:
         found = frames((await client.post()).text)
         check_agui([data for _, data in found])
         assert found[-1][1]["type"] == "RUN_ERROR"
@@ -737,7 +735,9 @@ async def test_a_turn_that_a_worker_cannot_make_fails_for_its_watchers() -> None
     [
         ({"make_turn": 5}, "make_turn must be a function"),
         ({"authenticate": "x"}, "authenticate must be a function"),
-        ({"hand_over": "x"}, "hand_over must be a function"),
+        ({"make_turn": None, "hand_over": "x"}, "hand_over must be a function"),
+        ({"make_turn": None}, "either make_turn or hand_over"),
+        ({"hand_over": Turns}, "either make_turn or hand_over"),
         ({"max_turns": 0}, "max_turns must be"),
         ({"max_turns": None}, "max_turns must be"),
         ({"max_body": 1.5}, "max_body must be"),
