@@ -1,4 +1,4 @@
-"""The command line: ``rxloop demo``, ``rxloop generate``, ``rxloop record``, ``rxloop replay``."""
+"""The command line: ``rxloop demo``, ``generate``, ``record``, ``replay`` and ``serve``."""
 
 from __future__ import annotations
 

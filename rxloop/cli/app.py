@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,9 @@ from rich.console import Console
 
 import rxloop
 from rxloop.channel import iterate
+from rxloop.cli.interrupts import INTERRUPTED, hang_up, interruptible
 from rxloop.cli.providers import Provider
+from rxloop.cli.serve import serve
 from rxloop.cli.show import JsonView, PlainView, TerminalView, View, one_line
 from rxloop.errors import AuthenticationError, ConfigurationError, RxLoopError
 from rxloop.events import ReasoningDelta, StepFinished, TextDelta, ToolCallDelta, TurnEvent, TurnStarted
@@ -39,9 +40,6 @@ _DEMO_PAUSES: dict[type[TurnEvent], float] = {
 }
 _AHEAD = 8
 """How many events of a paced turn wait to be shown: what an interrupt leaves unshown must not have happened."""
-
-_INTERRUPTED = 130
-_BROKEN_PIPE = 141
 
 app = typer.Typer(
     add_completion=False,
@@ -66,9 +64,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         status = app(args=None if arguments is None else list(arguments), prog_name="rxloop", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        return _hang_up()
+        return hang_up()
     except (KeyboardInterrupt, typer.Abort):
-        return _INTERRUPTED
+        return INTERRUPTED
     except RxLoopError as error:
         _complain(_described(error))
         return 2 if isinstance(error, ConfigurationError) else 1
@@ -84,13 +82,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _complain(f"unexpected {type(error).__name__}: {error}. RXLOOP_DEBUG=1 shows where.")
         return 1
     return status if isinstance(status, int) else 0
-
-
-def _hang_up() -> int:
-    # what is buffered still must not complain at the interpreter's end
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return _BROKEN_PIPE
 
 
 @app.callback(invoke_without_command=True)
@@ -127,7 +118,7 @@ def demo(
                         await _pause(pause, stop)
         return 0
 
-    return _interruptible(work)
+    return interruptible(work)
 
 
 Prompt = Annotated[str, typer.Argument(help='What to ask; "-" reads it from stdin.')]
@@ -164,7 +155,7 @@ def generate(
     AWS_DEFAULT_REGION.
     """
     asking = _Asking(prompt, provider, model, tools, system, max_steps, max_tokens)
-    return _interruptible(lambda stop: asking.shown(stop, as_json=as_json))
+    return interruptible(lambda stop: asking.shown(stop, as_json=as_json))
 
 
 @app.command()
@@ -199,7 +190,7 @@ def record(
             return await asking.shown(stop, as_json=as_json, through=lambda turn: record_tape(turn, taping))
 
     recording.unlink(missing_ok=True)
-    status = _interruptible(work)
+    status = interruptible(work)
     if recording.exists() and taping.exists():
         recording.replace(cassette)
         taping.replace(tape)
@@ -338,7 +329,10 @@ def replay(
                     _write(svg, _timeline(file, timed, *failures).svg())
         return status
 
-    return _interruptible(work)
+    return interruptible(work)
+
+
+app.command()(serve)
 
 
 def _is_tape(file: str) -> bool:
@@ -377,45 +371,6 @@ async def _events(turn: Observable[TurnEvent], ahead: int = 256) -> AsyncIterato
     async with iterate(turn, buffer=ahead) as events:
         async for event in events:
             yield event
-
-
-def _interruptible(work: Callable[[asyncio.Event], Awaitable[int]]) -> int:
-    """Run to the end. The first interrupt asks for a graceful one, the second cancels."""
-
-    async def guarded() -> int:
-        loop = asyncio.get_running_loop()
-        task = asyncio.ensure_future(work(stop := asyncio.Event()))
-
-        def interrupt() -> None:
-            if stop.is_set():
-                task.cancel()
-            stop.set()
-
-        with _on_interrupt(loop, interrupt):
-            try:
-                status = await task
-            except asyncio.CancelledError:
-                return _INTERRUPTED
-        return _INTERRUPTED if stop.is_set() else status
-
-    try:
-        return asyncio.run(guarded())
-    except BrokenPipeError:
-        return _hang_up()
-
-
-@contextlib.contextmanager
-def _on_interrupt(loop: asyncio.AbstractEventLoop, interrupt: Callable[[], None]) -> Iterator[None]:
-    try:
-        before = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(interrupt))
-    except ValueError:
-        # not the main thread: nobody can interrupt it
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

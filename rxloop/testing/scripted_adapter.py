@@ -46,15 +46,18 @@ class CallTool:
         arguments: an object; or raw text, which may be no JSON at all.
         call_id: unique within the adapter's scripts; made of the numbers of script and call if not given.
         signature: the provider's seal on it, told at the end of the reply.
+        pace: seconds between the pieces in which the arguments stream; 0 sends them in one piece.
 
     Raises:
-        ConfigurationError: the name or the call_id is no text, or the arguments cannot be JSON.
+        ConfigurationError: the name or the call_id is no text, the arguments cannot be JSON, or the pace is no finite
+            number >= 0.
     """
 
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
     call_id: str | None = None
     signature: str | None = None
+    pace: float = 0.0
 
     def __post_init__(self) -> None:
         """Check what was given."""
@@ -62,6 +65,7 @@ class CallTool:
             raise ConfigurationError(f"the name of a tool must be text, but got {self.name!r:.100}")
         if self.call_id is not None and not (isinstance(self.call_id, str) and self.call_id):
             raise ConfigurationError(f"call_id must be text that is not empty, but got {self.call_id!r:.100}")
+        _check_seconds("pace", self.pace)
         if isinstance(self.arguments, str):
             return
         if not isinstance(self.arguments, Mapping):
@@ -85,9 +89,12 @@ class Wait:
 
     def __post_init__(self) -> None:
         """Check what was given."""
-        seconds = self.seconds
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
-            raise ConfigurationError(f"seconds must be a finite number >= 0, but got {seconds!r:.100}")
+        _check_seconds("seconds", self.seconds)
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise ConfigurationError(f"{name} must be a finite number >= 0, but got {value!r:.100}")
 
 
 Said: TypeAlias = str | Think | CallTool | Wait | Exception
@@ -248,6 +255,18 @@ def _with_ids(scripts: Sequence[Sequence[Said]]) -> list[list[Said]]:
     return identified
 
 
+_PIECE = 8
+"""Characters of a paced call's arguments that come at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CallPart:
+    """A moment of a call: its beginning, a piece of its arguments, or the whole."""
+
+    event: ToolCallStarted | ToolCallDelta | ToolCallReceived
+    signature: str | None = None
+
+
 class _Speaking:
     """One attempt at a step; the draft of its reply."""
 
@@ -261,7 +280,7 @@ class _Speaking:
         scheduler: abc.SchedulerBase | None,
     ) -> None:
         self._step = step.index
-        self._script = script
+        self._script: list[Said | _CallPart] = list(script)
         self._usage = usage
         self._finish_reason = finish_reason
         self._observer = observer
@@ -291,14 +310,30 @@ class _Speaking:
             if isinstance(item, Exception):
                 self._observer.on_error(item)
                 return
-            self._say(item)
+            if isinstance(item, CallTool):
+                self._script[self._position : self._position] = self._parts(item)
+            else:
+                self._say(item)
         if self.timer.is_disposed:
             return
         self._ended = True
         self._observer.on_next(self.draft())
         self._observer.on_completed()
 
-    def _say(self, item: str | Think | CallTool) -> None:
+    def _parts(self, call: CallTool) -> list[Said | _CallPart]:
+        call_id = str(call.call_id)
+        arguments = call.arguments if isinstance(call.arguments, str) else dict(call.arguments)
+        raw = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        parts: list[Said | _CallPart] = [_CallPart(ToolCallStarted(self._step, call_id, call.name))]
+        if not call.pace:
+            parts.append(_CallPart(ToolCallDelta(self._step, call_id, raw)))
+        else:
+            for start in range(0, len(raw), _PIECE):
+                piece = raw[start : start + _PIECE]
+                parts += [_CallPart(ToolCallDelta(self._step, call_id, piece)), Wait(call.pace)]
+        return [*parts, _CallPart(ToolCallReceived(self._step, call_id, call.name, arguments), call.signature)]
+
+    def _say(self, item: str | Think | _CallPart) -> None:
         forward = self._observer.on_next
         if isinstance(item, str):
             self._text += item
@@ -308,15 +343,12 @@ class _Speaking:
                 self._signatures.append(Signature(item.signature))
             forward(ReasoningDelta(self._step, item.text))
         else:
-            call_id = str(item.call_id)
-            arguments = item.arguments if isinstance(item.arguments, str) else dict(item.arguments)
-            raw = arguments if isinstance(arguments, str) else json.dumps(arguments)
-            self._calls.append(ToolCall(call_id, item.name, arguments))
-            if item.signature is not None:
-                self._signatures.append(Signature(item.signature, call_id))
-            forward(ToolCallStarted(self._step, call_id, item.name))
-            forward(ToolCallDelta(self._step, call_id, raw))
-            forward(ToolCallReceived(self._step, call_id, item.name, arguments))
+            event = item.event
+            if isinstance(event, ToolCallReceived):
+                self._calls.append(ToolCall(event.call_id, event.name, event.arguments))
+                if item.signature is not None:
+                    self._signatures.append(Signature(item.signature, event.call_id))
+            forward(event)
 
     def draft(self) -> StepResult:
         calls = tuple(self._calls)
