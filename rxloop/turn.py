@@ -260,11 +260,14 @@ class Turn(Observable[TurnEvent]):
         """
         return TurnStream(self._run(), self._events, self._buffer)
 
-    def start(self, *, replay: int = 4096, stop_unwatched_after: float | None = None) -> HotTurn:
+    def start(
+        self, *, turn_id: str | None = None, replay: int = 4096, stop_unwatched_after: float | None = None
+    ) -> HotTurn:
         """
         Start a run now, for any number of watchers: a hot observable of its events.
 
         Args:
+            turn_id: names this run in `turn_started`, in place of the turn's own.
             replay: the most events that are kept for those who come late, runs of deltas counted as one. Beyond it the
                 oldest are forgotten, `turn_started` excepted.
             stop_unwatched_after: stop the run gracefully when its last watcher left so many seconds ago; if not given,
@@ -274,7 +277,7 @@ class Turn(Observable[TurnEvent]):
             ConfigurationError: a value breaks its rule, or there is no running event loop.
         """
         return HotTurn(
-            self._run(),
+            self._run(turn_id),
             self._events,
             replay=replay,
             stop_unwatched_after=stop_unwatched_after,
@@ -321,7 +324,7 @@ class Turn(Observable[TurnEvent]):
             return self.adapter.run_sync(self.result())
         raise ConfigurationError("result_sync() must not be called where an event loop runs: use `await turn.result()`")
 
-    def _run(self) -> Run:
+    def _run(self, turn_id: str | None = None) -> Run:
         return Run(
             self.adapter,
             self._conversation,
@@ -329,7 +332,7 @@ class Turn(Observable[TurnEvent]):
             tools=self._tools,
             breaker=self._breaker,
             on_end=self._on_end,
-            turn_id=self._turn_id,
+            turn_id=turn_id or self._turn_id,
             output=self._output_state(),
             reclaim=self._reclaim,
         )

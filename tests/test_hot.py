@@ -138,11 +138,12 @@ async def test_it_runs_with_nobody_watching() -> None:
 
 
 async def test_it_starts_at_once_and_again_each_time() -> None:
-    adapter = ScriptedAdapter(["a"], ["b"])
+    adapter = ScriptedAdapter(["a"], ["b"], ["c"])
     cold = Turn(adapter, "hello")
     first, second = cold.start(), cold.start()
     assert first.turn_id != second.turn_id
-    assert {(await first.result()).text, (await second.result()).text} == {"a", "b"}
+    assert cold.start(turn_id="mine").turn_id == "mine"
+    assert [(await hot.result()).text for hot in (first, second)] == ["a", "b"]
 
 
 async def test_who_comes_late_gets_what_was_so_far_merged_and_then_what_follows() -> None:

@@ -45,7 +45,6 @@ VALUES, OPERATORS, ADAPTERS, ENGINE, FACES = range(1, 6)
 
 FLOORS = {
     "batch": VALUES,
-    "merging": VALUES,
     "breaker": VALUES,
     "outlet": VALUES,
     "reclaim": VALUES,

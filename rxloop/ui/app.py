@@ -10,16 +10,16 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rxloop.checks import function_or_none, positive_whole, seconds_or_none
+from rxloop.checks import function_or_none, seconds_or_none, whole
 from rxloop.errors import ConfigurationError
 from rxloop.ui.bus import BusError, EventBus, MemoryBus, check_seconds
 from rxloop.ui.feed import Feeds, FrameId, read_frame_id
 from rxloop.ui.frames import EventFrames, Frames
-from rxloop.ui.run_turn import LEASE, MakeTurn, open_turn, prepare_turn
 from rxloop.ui.running_turns import RunningTurns
 from rxloop.ui.same_origin import LOOPBACK, SameOrigin
 from rxloop.ui.threads import MemoryThreads, ThreadStore
 from rxloop.ui.turn_request import BadRequestError, TurnRequest, owned, read_chat, read_run
+from rxloop.ui.worker import LEASE, MakeTurn, keep_queued, open_turn, prepare_turn
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -37,9 +37,12 @@ _log = logging.getLogger("rxloop.ui")
 _BUSY = 2.0
 """The seconds after which a client may try again."""
 
+_QUEUED = 600.0
+"""The seconds for which a turn waits for a worker."""
+
 
 def turn_app(
-    make_turn: MakeTurn,
+    make_turn: MakeTurn | None = None,
     *,
     bus: EventBus | None = None,
     threads: ThreadStore | None = None,
@@ -66,10 +69,12 @@ def turn_app(
     call ``await app.state.close()`` there.
 
     Args:
-        make_turn: makes the turn of a request, of its ``prompt`` and ``conversation``; sync or async.
+        make_turn: makes the turn of a request, of its ``prompt`` and ``conversation``; sync or async. Not needed with
+            `hand_over`.
         bus: carries the events; a `MemoryBus` by default, a `RedisBus` for several processes.
         threads: keeps the conversations; `MemoryThreads` by default, `RedisThreads` beside a `RedisBus`.
-        hand_over: gives a request to a worker, which calls `run_turn`; by default turns run in this process.
+        hand_over: gives a request to a worker, which calls `run_turn` within ten minutes; by default turns run in this
+            process.
         authenticate: called with every request; returns the user's id, or ``None`` to refuse with 401. It may raise
             starlette's ``HTTPException``. Users see nothing of one another. Without it everybody is one user.
         hosts: the names by which the app may be asked. By default only loopback's without `authenticate`, so that no
@@ -94,9 +99,11 @@ def turn_app(
         raise ConfigurationError('the app needs the ui extra: pip install "rxloop[ui]"') from error
     for name, function in (("make_turn", make_turn), ("hand_over", hand_over), ("authenticate", authenticate)):
         function_or_none(name, function)
+    if (make_turn is None) == (hand_over is None):
+        raise ConfigurationError("turn_app must get either make_turn or hand_over")
     seconds_or_none("stop_unwatched_after", stop_unwatched_after)
-    positive_whole("max_turns", max_turns)
-    positive_whole("max_body", max_body)
+    whole("max_turns", max_turns, minimum=1)
+    whole("max_body", max_body, minimum=1)
     check_seconds("heartbeat", heartbeat)
     for name, names in (("hosts", hosts), ("origins", origins)):
         if isinstance(names, str):
@@ -157,7 +164,7 @@ class _Server:
 
     def __init__(
         self,
-        make_turn: MakeTurn,
+        make_turn: MakeTurn | None,
         bus: EventBus,
         threads: ThreadStore,
         hand_over: Callable[[TurnRequest], Awaitable[None]] | None,
@@ -203,7 +210,7 @@ class _Server:
     async def _asked(self, request: Request, user: str, format_name: str) -> TurnRequest:
         body = await _read_json(request, self._max_body)
         turn_id = f"turn_{uuid.uuid4().hex}"
-        if format_name == "vercel" and isinstance(body, dict) and "threadId" not in body:
+        if format_name == "vercel" and not (isinstance(body, dict) and "threadId" in body):
             return read_chat(body, turn_id, user)
         return read_run(body, turn_id, user)
 
@@ -211,18 +218,18 @@ class _Server:
         if not await self._threads.claim(asked.thread_key, asked.turn_id, LEASE):
             raise BadRequestError("the thread has a turn that runs", status=409, code="running")
         try:
-            if self._hand_over is not None:
+            if self._make_turn is not None:
+                self.turns.start(await prepare_turn(asked, self._make_turn, bus=self._bus, threads=self._threads))
+            elif self._hand_over is not None:
                 await open_turn(asked, bus=self._bus, threads=self._threads)
                 await self._hand_over(asked)
-                return
-            prepared = await prepare_turn(asked, self._make_turn, bus=self._bus, threads=self._threads)
+                self.turns.keep(keep_queued(asked, _QUEUED, bus=self._bus, threads=self._threads))
         except BaseException as error:
             await self._threads.release(asked.thread_key, asked.turn_id)
             if isinstance(error, Exception) and not isinstance(error, (BusError, BadRequestError)):
                 _log.exception("turn %s could not be made", asked.turn_id)
                 raise BadRequestError("the turn could not be made", status=500, code="internal") from error
             raise
-        self.turns.start(prepared)
 
     async def events(self, request: Request) -> Response:
         """``GET /turns/{id}/events``."""

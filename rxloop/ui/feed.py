@@ -109,9 +109,11 @@ class Feed:
         self._beating = self._loop.call_later(self._heartbeat, self._beat)
         self._wake()
 
-    def after(self, last: FrameId | None) -> int:
-        """The place of the first frame that one who has seen `last` has not."""
-        return 0 if last is None else bisect_right(self.ids, last)
+    def after(self, last: FrameId | None, place: int = 0) -> int:
+        """The first place, from `place` on, of a frame that one who has seen `last` has not."""
+        if last is None or place >= len(self.ids) or self.ids[place] > last:
+            return place
+        return bisect_right(self.ids, last)
 
     def bytes_from(self, place: int) -> tuple[bytes, int]:
         """Frames to send from a place on, and the place after them."""

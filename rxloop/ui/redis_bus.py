@@ -118,6 +118,7 @@ class RedisBus(EventBus):
         """Read a stream; see `EventBus`."""
         check_stream("stream", stream)
         whole("after", after, minimum=0)
+        self._connection.check_open()
         return _RedisSubscription(self._connection, self._log(stream), self._alive(stream), after, self._lease)
 
     async def exists(self, stream: str) -> bool:

@@ -83,8 +83,7 @@ class RedisConnection:
                     answer = await operation()
             except (RedisError, OSError) as error:
                 self.failures += 1
-                if self.closed:
-                    break
+                self.check_open()
                 if not _passes(error):
                     raise BusError(f"Redis refuses: {error}", retryable=False) from error
                 if deadline is not None and loop.time() + delay >= deadline:
@@ -99,7 +98,6 @@ class RedisConnection:
                 async with self._within(delay * random.uniform(0.5, 1.0)):  # noqa: S311
                     await loop.create_future()
             delay = min(2 * delay, _MAX_DELAY)
-        raise ConfigurationError("the bus must be open, but it was closed")
 
     async def close(self) -> None:
         """End whatever waits, and close the client where it is no one else's."""
@@ -113,10 +111,19 @@ class RedisConnection:
         if self._owned:
             await self.client.aclose()
 
-    @contextlib.asynccontextmanager
-    async def _within(self, seconds: float) -> AsyncIterator[None]:
+    def check_open(self) -> None:
+        """
+        Check that it was not closed.
+
+        Raises:
+            ConfigurationError: it was.
+        """
         if self.closed:
             raise ConfigurationError("the bus must be open, but it was closed")
+
+    @contextlib.asynccontextmanager
+    async def _within(self, seconds: float) -> AsyncIterator[None]:
+        self.check_open()
         async with asyncio.timeout(seconds) as scope:
             self._scopes.add(scope)
             self._idle.clear()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 
 from rxloop.errors import RxLoopError
 from rxloop.ui.bus import EventBus
-from rxloop.ui.run_turn import PreparedTurn
+from rxloop.ui.worker import PreparedTurn
 
 __all__ = ("RunningTurns",)
 
@@ -28,6 +29,7 @@ class RunningTurns:
         self._limit = limit
         self._reserved = 0
         self._tasks: dict[asyncio.Task[None], str] = {}
+        self._beside: set[asyncio.Future[None]] = set()
 
     def __len__(self) -> int:
         return len(self._tasks) + self._reserved
@@ -49,6 +51,12 @@ class RunningTurns:
         self._tasks[task] = prepared.request.stream
         task.add_done_callback(self._tasks.pop)
 
+    def keep(self, waiting: Awaitable[None]) -> None:
+        """Let something run beside the turns that is given up with them; what it raises is logged."""
+        task = asyncio.ensure_future(_logged(waiting))
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
     async def close(self, seconds: float = 5.0) -> None:
         """
         Stop all turns, wait for them for so many seconds, and then let go of them.
@@ -56,6 +64,10 @@ class RunningTurns:
         Args:
             seconds: how long they may take to say goodbye.
         """
+        beside = list(self._beside)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         tasks = dict(self._tasks)
         if not tasks:
             return
@@ -73,3 +85,10 @@ class RunningTurns:
         except Exception:
             # nobody awaits it: whoever keeps the logs hears of it
             _log.exception("turn %s failed", prepared.request.turn_id)
+
+
+async def _logged(waiting: Awaitable[None]) -> None:
+    try:
+        await waiting
+    except RxLoopError as error:
+        _log.error("a turn that waits for its worker: %s", error)

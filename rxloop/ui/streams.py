@@ -66,9 +66,10 @@ class EventStream(Response):
             await asyncio.gather(listening, return_exceptions=True)
 
     async def _send_all(self, send: Send) -> None:
-        feed, place = self._feed, self._feed.after(self._after)
+        feed, place = self._feed, 0
         await send(_body(_RECONNECT))
         while not self._gone:
+            place = feed.after(self._after, place)
             if place < len(feed.sse):
                 chunk, place = feed.bytes_from(place)
                 await send(_body(chunk))
@@ -117,9 +118,10 @@ async def send_frames(socket: WebSocket, feed: Feed, after: FrameId | None) -> N
             change.set_result(None)
 
     listening = asyncio.create_task(listen())
-    place = feed.after(after)
+    place = 0
     try:
         while not gone:
+            place = feed.after(after, place)
             if place < len(feed.data):
                 entry, number = feed.ids[place]
                 await socket.send_text(f'{{"id":"{entry}-{number}","event":{feed.data[place]}}}')

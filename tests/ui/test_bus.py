@@ -284,6 +284,8 @@ async def test_closing_ends_whoever_waits(make: Callable[..., EventBus]) -> None
             await stopping
     with pytest.raises(ConfigurationError, match="closed"):
         await bus.publish("t1", texts("b", first=2))
+    with pytest.raises(ConfigurationError, match="closed"):
+        bus.subscribe("t1")
 
 
 @pytest.mark.asyncio
@@ -444,8 +446,8 @@ async def test_a_turn_goes_on_while_the_bus_is_away_and_what_waits_is_merged() -
     assert await read(bus.subscribe("t1")) == after
 
 
-async def called(bus: _SlowBus) -> bool:
-    return len(bus.calls) == 2
+async def called(bus: _SlowBus, times: int) -> bool:
+    return len(bus.calls) == times
 
 
 @pytest.mark.asyncio
@@ -458,8 +460,10 @@ async def test_what_a_cancelled_publish_may_have_sent_is_sent_again() -> None:
     bus.back.clear()
     for event in events_before:
         events.on_next(event)  # type: ignore[arg-type]
-    await until(lambda: called(bus))
+    await until(lambda: called(bus, 2))
     publishing.cancel()
+    await until(lambda: called(bus, 3))
+    assert not events.observers, "the turn does not go on while the bus is waited for"
     bus.back.set()
     with pytest.raises(asyncio.CancelledError):
         await publishing

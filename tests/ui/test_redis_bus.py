@@ -156,12 +156,13 @@ async def test_a_server_that_forgot_everything_is_gone_on_with(own_server: Redis
 
 
 @pytest.mark.asyncio
-async def test_what_redis_refuses_for_a_while_is_published_later(own_server: RedisServer) -> None:
+@pytest.mark.parametrize("setting", ["maxmemory", "min-replicas-to-write"])
+async def test_what_redis_refuses_for_a_while_is_published_later(own_server: RedisServer, setting: str) -> None:
     async with bus_on(own_server) as bus, Redis.from_url(own_server.url) as admin:
-        await admin.config_set("maxmemory", "1")
+        await admin.config_set(setting, "1")
         publishing = asyncio.create_task(bus.publish("t1", texts("a", "b")))
         await failing(bus, 2)
-        await admin.config_set("maxmemory", "0")
+        await admin.config_set(setting, "0")
         await publishing
         assert await following(bus.subscribe("t1")) == texts("a", "b")
 
@@ -248,7 +249,7 @@ async def wait() -> str:
     return "never"
 
 async def main():
-    bus, stop = RedisBus(sys.argv[1], prefix=sys.argv[2], lease=0.6), asyncio.Event()
+    bus, stop = RedisBus(sys.argv[1], prefix=sys.argv[2], lease=1.0), asyncio.Event()
     turn = rxloop.Turn(ScriptedAdapter([CallTool("wait", {})]), "Wait.", tools=[wait], stop=stop)
     last = await publish_turn(turn, bus, "t1", on_stop=stop.set)
     print(last.finish_reason, flush=True)
@@ -262,7 +263,7 @@ asyncio.run(main())
 async def test_a_turn_is_stopped_from_another_process(redis_server: RedisServer) -> None:
     prefix = uuid.uuid4().hex
     async with (
-        bus_on(redis_server, prefix=prefix, lease=0.6) as web,
+        bus_on(redis_server, prefix=prefix) as web,
         another_process(WORKER, redis_server.url, prefix) as worker,
     ):
         reading = asyncio.create_task(read(web.subscribe("t1")))
@@ -277,13 +278,13 @@ async def test_a_turn_is_stopped_from_another_process(redis_server: RedisServer)
 async def test_watchers_of_a_worker_that_died_are_told_and_of_a_silent_one_not(redis_server: RedisServer) -> None:
     prefix = uuid.uuid4().hex
     async with (
-        bus_on(redis_server, prefix=prefix, lease=0.6, timeout=0.4) as web,
+        bus_on(redis_server, prefix=prefix, lease=1.0, timeout=0.4) as web,
         another_process(WORKER, redis_server.url, prefix) as worker,
     ):
-        reading = asyncio.create_task(read(web.subscribe("t1")))
         assert await line(worker) == "waiting"
-        # three leases and more without an event
-        done, _ = await asyncio.wait([reading], timeout=2.0)
+        reading = asyncio.create_task(read(web.subscribe("t1")))
+        # as long as a reader waits for one that is gone, and longer
+        done, _ = await asyncio.wait([reading], timeout=3.0)
         assert not done, "a worker that is silent is not gone"
         worker.kill()
         entries = await reading
@@ -315,6 +316,30 @@ async def test_an_outage_longer_than_the_lease_is_nobodys_death(own_server: Redi
         events.on_next(FINISHED)
         events.on_completed()
         assert await publishing == FINISHED
+        assert await reading == [Entry(2, FINISHED)]
+
+
+@pytest.mark.asyncio
+async def test_a_publisher_that_is_missed_has_its_time_again_after_an_outage(own_server: RedisServer) -> None:
+    async with bus_on(own_server, lease=1.5, timeout=0.4) as bus:
+        await bus.publish("t1", texts("a"))
+        subscription = bus.subscribe("t1")
+        assert await following(subscription) == texts("a")
+        reading = asyncio.create_task(read(subscription))
+
+        async def missed() -> bool:
+            return getattr(subscription, "_missing_since") is not None  # noqa: B009
+
+        async def looked_again() -> bool:
+            return bool(getattr(subscription, "_failures") == bus._connection.failures)  # noqa: B009
+
+        await until(missed)
+        own_server.kill()
+        await asyncio.wait([reading], timeout=1.6)
+        await in_a_thread(own_server.start)
+        await until(looked_again)
+        assert not reading.done()
+        await bus.publish("t1", [Entry(2, FINISHED)])
         assert await reading == [Entry(2, FINISHED)]
 
 

@@ -66,7 +66,7 @@ export class TurnStream {
         this.#watcher.connection(true);
         this.#watcher.lost();
       } else {
-        this.#retry = setTimeout(() => this.#connect(), 500 * 2 ** this.#failures);
+        this.#retry = setTimeout(() => this.#connect(), 250 * 2 ** this.#failures);
       }
     };
   }

@@ -18,7 +18,7 @@ from rxloop.ui.publishing import publish_turn
 from rxloop.ui.threads import Thread, ThreadStore, TurnNote
 from rxloop.ui.turn_request import TurnRequest
 
-__all__ = ("LEASE", "MakeTurn", "PreparedTurn", "open_turn", "prepare_turn", "run_turn")
+__all__ = ("LEASE", "MakeTurn", "PreparedTurn", "keep_queued", "open_turn", "prepare_turn", "run_turn")
 
 MakeTurn: TypeAlias = Callable[[TurnRequest], Turn | Awaitable[Turn]]
 """Makes the turn that a request asks for, with the request's ``prompt`` and ``conversation``."""
@@ -47,7 +47,7 @@ class PreparedTurn:
         request = self.request
         renewing = asyncio.create_task(self._renew())
         try:
-            hot = self._turn.start(replay=1)
+            hot = self._turn.start(turn_id=request.turn_id, replay=1)
             saved = False
 
             async def save() -> None:
@@ -96,6 +96,35 @@ async def open_turn(request: TurnRequest, *, bus: EventBus, threads: ThreadStore
         await threads.save(request.thread_key, thread)
     await bus.publish(request.stream, [Entry(1, TurnRequested(request.turn_id, request.thread_id, request.run_id))])
     return thread
+
+
+async def keep_queued(request: TurnRequest, seconds: float, *, bus: EventBus, threads: ThreadStore) -> None:
+    """
+    Keep a turn alive, and its thread claimed, until a worker has taken it.
+
+    Args:
+        request: the turn, opened already.
+        seconds: after so long it is left to itself: its watchers are told that it was interrupted.
+        bus: where its events will go.
+        threads: where its thread is claimed.
+    """
+
+    async def taken() -> None:
+        async with bus.subscribe(request.stream, 1) as subscription:
+            await anext(subscription, None)
+
+    waiting = asyncio.create_task(taken())
+    try:
+        for _ in range(max(1, round(seconds / bus.heartbeat))):
+            done, _ = await asyncio.wait({waiting}, timeout=bus.heartbeat)
+            if done:
+                await waiting
+                return
+            await bus.publish(request.stream, [])
+            await threads.claim(request.thread_key, request.turn_id, LEASE)
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
 
 
 async def prepare_turn(
