@@ -170,6 +170,7 @@ def test_the_readme_has_its_blocks() -> None:
         "cassettes/README.md",
         "docs/long_turns.md",
         "docs/server.md",
+        "docs/serve.md",
         "docs/user_interfaces.md",
     }
     assert [page for page, _ in BLOCKS].count("README.md") >= 9

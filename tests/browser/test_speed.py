@@ -67,3 +67,23 @@ def test_two_thousand_reports_of_a_tool(page: Page) -> None:
     assert turn.locator("progress").get_attribute("value") == "1"
     assert page.locator("*").count() < 400, "what is over must not stay in the page"
     assert longest(page) < LONGEST_TASK
+
+
+def test_the_reader_is_not_moved(page: Page) -> None:
+    scroller = page.locator("#scroller")
+    ask(page, "line 40000")
+    page.locator(".prose p").nth(9).wait_for()
+    # the newest is kept in sight, until somebody scrolls up
+    assert scroller.evaluate("(box) => box.scrollHeight - box.scrollTop - box.clientHeight") < 80
+    page.mouse.move(300, 400)
+    page.mouse.wheel(0, -600)
+    page.locator(".prose p").nth(20).wait_for(state="attached")
+    place = scroller.evaluate("(box) => box.scrollTop")
+    page.locator(".prose p").nth(30).wait_for(state="attached")
+    assert scroller.evaluate("(box) => box.scrollTop") == place
+    # what is sent next is in sight again
+    page.keyboard.press("Escape")
+    ended(page, state="stopped")
+    ask(page, "say Here.")
+    ended(page, 2)
+    assert scroller.evaluate("(box) => box.scrollHeight - box.scrollTop - box.clientHeight") < 80

@@ -9,9 +9,9 @@ import { count, element, endingOf, seconds, sourceOf, titleOf } from "./words.js
 const REPLAYED_GAP = 0.02;
 const BURST = 0.15;
 const FIGURES = [
-  ["input_tokens", "in"],
+  ["input_tokens", "tokens in"],
   ["cache_read_tokens", "cached"],
-  ["output_tokens", "out"],
+  ["output_tokens", "tokens out"],
   ["reasoning_tokens", "reasoning"],
 ];
 
