@@ -171,6 +171,8 @@ def test_the_readme_has_its_blocks() -> None:
         "docs/long_turns.md",
         "docs/serve.md",
         "docs/server.md",
+        "docs/server.md",
+        "docs/serve.md",
         "docs/user_interfaces.md",
     }
     assert [page for page, _ in BLOCKS].count("README.md") >= 9

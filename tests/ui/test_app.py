@@ -11,7 +11,6 @@ from typing import Any
 import httpx2
 import pytest
 import websockets
-from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
@@ -656,8 +655,9 @@ async def test_a_websocket_is_refused_with_a_status(path: str, headers: dict[str
 
 
 async def test_it_can_be_mounted_in_a_fastapi_app() -> None:
+    fastapi = pytest.importorskip("fastapi", reason="install fastapi, as the group dev does")
     turns = waiting()
-    app = FastAPI()
+    app = fastapi.FastAPI()
     agent = turn_app(turns.make)
     app.mount("/agent", agent)
 
