@@ -169,8 +169,6 @@ def test_the_readme_has_its_blocks() -> None:
         "README.md",
         "cassettes/README.md",
         "docs/long_turns.md",
-        "docs/serve.md",
-        "docs/server.md",
         "docs/server.md",
         "docs/serve.md",
         "docs/user_interfaces.md",
