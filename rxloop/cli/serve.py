@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ("ServedProvider", "serve")
 
+_KEPT = 86_400.0
+"""Seconds for which a conversation can be read again after its last turn."""
+
 _CLOSING = 5
 """Seconds in which open requests have to end when the server does."""
 
@@ -167,13 +170,15 @@ class _Serving:
 
     @contextlib.asynccontextmanager
     async def _stores(self) -> AsyncIterator[dict[str, Any]]:
-        """Where turns and threads are kept, if not in memory."""
+        """Where turns and threads are kept."""
         if self.redis is None:
-            yield {}
+            from rxloop.ui.bus import MemoryBus
+
+            yield {"bus": MemoryBus(age=_KEPT)}
             return
         from rxloop.ui.redis_bus import RedisBus, RedisThreads
 
-        bus, threads = RedisBus(self.redis), RedisThreads(self.redis)
+        bus, threads = RedisBus(self.redis, age=_KEPT), RedisThreads(self.redis, age=_KEPT)
         try:
             # a Redis that is not there is known at once
             await bus.exists("rxloop")

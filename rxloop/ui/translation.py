@@ -33,7 +33,7 @@ from rxloop.events import (
 from rxloop.steps import Signature
 from rxloop.ui.blocks import Answer, Block, Call
 from rxloop.ui.entry import StreamEvent, TurnFailed
-from rxloop.ui.frames import json_text, whole
+from rxloop.ui.frames import json_text, quoted, whole
 from rxloop.usage import Usage
 
 __all__ = ("Translation", "camel_case_usage", "translated")
@@ -128,6 +128,18 @@ class Translation(ABC, Generic[T]):
             case _ if isinstance(event, _NOTES):
                 self._note(event)
         return self._taken()
+
+    def piece(self, event: StreamEvent) -> str | None:
+        """The JSON of a delta that goes on with what is open, in one piece; ``None`` for any other event."""
+        block = self.block
+        if block is not None and type(event) is block.kind and event.step == block.step:
+            return f"{block.prefix}{quoted(event.text)}}}"
+        if type(event) is ToolCallDelta:
+            call = self.calls.get(event.call_id)
+            if call is not None and call.open and call.step == event.step:
+                call.pieces.append(event.arguments)
+                return f"{call.prefix}{quoted(event.arguments)}}}"
+        return None
 
     def close(self) -> list[T]:
         """What ends a run whose events ended without an end of the turn; nothing if it has ended."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from reactivex import Observable
 
-from rxloop.events import TextDelta, ToolCallDelta, TurnEvent, TurnFinished
+from rxloop.events import TextDelta, TurnEvent, TurnFinished
 from rxloop.steps import Signature
 from rxloop.ui.blocks import Answer, Block, Call
 from rxloop.ui.entry import StreamEvent, TurnFailed
@@ -196,17 +196,11 @@ class UIMessageFrames:
 
     def feed(self, event: StreamEvent) -> Sequence[str]:
         """The frames of the parts that an event makes."""
-        mapping = self._mapping
-        # most events are pieces of what is open
-        block = mapping.block
-        if block is not None and type(event) is block.kind and event.step == block.step:
-            return (f"{block.prefix}{quoted(event.text)}}}",)
-        if type(event) is ToolCallDelta:
-            call = mapping.calls.get(event.call_id)
-            if call is not None and call.open and call.step == event.step:
-                call.pieces.append(event.arguments)
-                return (f"{call.prefix}{quoted(event.arguments)}}}",)
-        return [json_text(part) for part in mapping.feed(event)]
+        # most events are pieces of what is open, and anything made of them would be the larger part of the work
+        piece = self._mapping.piece(event)
+        if piece is not None:
+            return (piece,)
+        return [json_text(part) for part in self._mapping.feed(event)]
 
 
 def _kind(block: Block) -> str:
