@@ -7,7 +7,7 @@ and ``rxloop replay --json`` prints, and `event_from_dict` reads it back. A ``st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard, get_args
 
 from rxloop.steps import FinishReason, Signature, ToolCall
@@ -163,7 +163,7 @@ class StepFinished(_Event):
     usage: Usage
     raw_stop_reason: str | None
     finish_reason: FinishReason
-    signatures: tuple[Signature, ...] = ()
+    signatures: tuple[Signature, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, without ``signatures`` where there are none."""

@@ -530,11 +530,11 @@ PROVIDERS: dict[str, Callable[[], Any]] = {
 
 
 def told(recorder: Recorder) -> list[Any]:
-    """What a turn said, without what is the provider's own: ids, pieces of arguments, words for the end."""
+    """What a turn said, without what is the provider's own: ids, signatures, pieces of arguments, words for the end."""
     said: list[Any] = []
     for event in recorder.events:
         one = event.to_dict()
-        for key in ("turn_id", "provider", "model", "call_id", "seconds", "raw_stop_reason"):
+        for key in ("turn_id", "provider", "model", "call_id", "seconds", "raw_stop_reason", "signatures"):
             one.pop(key, None)
         if "tool_calls" in one:
             one["tool_calls"] = [{**item, "call_id": None} for item in one["tool_calls"]]
