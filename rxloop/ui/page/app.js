@@ -2,7 +2,7 @@
 
 import { TurnStream } from "./stream.js";
 import { TurnView } from "./turn.js";
-import { element, sourceOf } from "./words.js";
+import { element, sentence, sourceOf, write } from "./words.js";
 
 const POLL = 3000;
 const AT_ONCE = 3; // streams of earlier turns: a browser keeps few connections to one server
@@ -66,13 +66,13 @@ class Thread {
     const { turns } = await response.json();
     if (this.closed || this.sending) return;
     for (const { turn_id: id, prompt, running } of turns) {
-      if (!this.turns.has(id)) this.#watch(id, this.add(id, prompt, true), running);
+      if (!this.turns.has(id)) this.#watch(id, this.add(id, prompt, running), running);
     }
     update();
   }
 
-  add(id, prompt, replayed) {
-    const view = new TurnView({ number: this.turns.size + 1, prompt, replayed }, (text) => send(text));
+  add(id, prompt, news) {
+    const view = new TurnView({ number: this.turns.size + 1, prompt, news }, (text) => send(text));
     this.turns.set(id, view);
     page.log.append(view.root);
     page.welcome.hidden = true;
@@ -85,7 +85,7 @@ class Thread {
   async ask(prompt) {
     this.sending = true;
     const draft = `draft ${this.turns.size}`;
-    const view = this.add(draft, prompt, false);
+    const view = this.add(draft, prompt, true);
     update();
     const failure = await this.#post(prompt, draft, view);
     this.sending = false;
@@ -184,7 +184,7 @@ class Thread {
     if (!this.streams.delete(stream)) return;
     this.open -= 1;
     this.#openNext();
-    if (!view.replayed && view.announcement) announce(view.announcement);
+    if (view.news && view.announcement) announce(view.announcement);
     update();
   }
 }
@@ -247,7 +247,7 @@ async function failureOf(response) {
   const later = wait ? ` Try again in ${wait} s.` : "";
   try {
     const { error } = await response.json();
-    return { message: `${error.message}${later}` };
+    return { message: `${sentence(error.message)}${later}` };
   } catch {
     return { message: `The server answered with HTTP ${response.status}.${later}` };
   }
@@ -259,7 +259,7 @@ function notice(text) {
 }
 
 function connection(text) {
-  if (page.connection.textContent !== text) page.connection.textContent = text;
+  write(page.connection, text);
 }
 
 function announce(text) {

@@ -1,7 +1,7 @@
 /** A tool call: its name, its arguments as they stream, its progress, and what came of it. */
 
 import { StreamedJson, pretty } from "./json.js";
-import { count, element, seconds } from "./words.js";
+import { capital, count, element, seconds, several, write } from "./words.js";
 
 // what the bar shows is not told again
 const COUNTED = new Set(["done", "total", "percent"]);
@@ -15,14 +15,18 @@ export class ToolCard {
     const summary = element("summary");
     this.state = element("span", "state");
     this.state.setAttribute("aria-hidden", "true");
-    this.took = element("span", "took", "asked for");
+    this.took = element("span", "took", "requested");
     summary.append(this.state, element("span", "name", name), this.took);
     this.body = element("div", "body");
     this.root.append(summary, this.body);
     this.streamed = new StreamedJson();
     this.fragments = "";
-    this.reports = 0;
+    this.updates = 0;
     this.report = undefined;
+  }
+
+  get busy() {
+    return this.root.dataset.state === "running";
   }
 
   argue(fragment) {
@@ -41,7 +45,7 @@ export class ToolCard {
   }
 
   progress(data) {
-    this.reports += 1;
+    this.updates += 1;
     this.report = data;
   }
 
@@ -53,18 +57,18 @@ export class ToolCard {
     this.#paintProgress();
     if (failed) {
       const box = this.#box("error", event.permanently_failed ? "Error, given up" : "Error");
-      box.textContent = pretty(event.error);
+      box.textContent = capital(pretty(event.error));
     } else {
       this.#box("result", "Result").textContent = pretty(event.output);
     }
   }
 
   /** The turn is over, and nothing will come. */
-  abandon() {
+  abandon(stopped) {
     if (this.root.dataset.state !== "asking" && this.root.dataset.state !== "running") return;
     this.began = undefined;
-    this.root.dataset.state = "failed";
-    this.took.textContent = "not finished";
+    this.root.dataset.state = "stopped";
+    this.took.textContent = stopped ? "stopped" : "not finished";
   }
 
   paint(moment) {
@@ -73,7 +77,7 @@ export class ToolCard {
       box.append(document.createTextNode(this.streamed.feed(this.fragments)));
       this.fragments = "";
     }
-    if (this.began !== undefined) this.took.textContent = `running · ${seconds(Math.max(0, moment - this.began))}`;
+    if (this.began !== undefined) write(this.took, `running · ${seconds(Math.max(0, moment - this.began))}`);
     this.#paintProgress();
   }
 
@@ -94,7 +98,7 @@ export class ToolCard {
     this.bar.hidden = done === null;
     if (done !== null) this.bar.value = done;
     this.told.textContent = words(data).slice(0, 300);
-    this.counted.textContent = `${count(this.reports)} ${this.reports === 1 ? "report" : "reports"}`;
+    this.counted.textContent = extent(data) || several(this.updates, "update");
   }
 
   #box(kind, title) {
@@ -118,6 +122,13 @@ function fraction(data) {
   const { done, total, percent } = data;
   if (typeof done === "number" && typeof total === "number" && total > 0) return Math.min(1, Math.max(0, done / total));
   return typeof percent === "number" ? Math.min(1, Math.max(0, percent / 100)) : null;
+}
+
+/** How far that is, in figures. */
+function extent(data) {
+  if (fraction(data) === null) return "";
+  const { done, total, percent } = data;
+  return typeof done === "number" && typeof total === "number" ? `${count(done)} of ${count(total)}` : `${count(percent)}%`;
 }
 
 /** A report on one line. */

@@ -8,6 +8,14 @@ const MOST_MARKS = 600;
 const SHORTEST = 2;
 const APART = 7.5; // pixels between two marbles of a lane
 const RANKS = { step: 0, reasoning: 1, text: 2, call: 3, trouble: 4, usage: 5 };
+const EXPLAINED = {
+  asked: "arguments",
+  ran: "running",
+  failed: "failed",
+  stopped: "stopped",
+  wait: "waiting to retry",
+};
+const TOLD = { asked: "arguments came", ran: "ran", failed: "ended with an error", stopped: "was stopped" };
 const TICKS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600];
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -19,6 +27,8 @@ export class Timeline {
   #overlay;
   #words;
   #title;
+  #legend;
+  #explained = new Set();
   #lanes = new Map();
   #spans = new Map(); // what has begun and not ended
   #labels = [];
@@ -39,8 +49,14 @@ export class Timeline {
     this.#scaled = draw("g", {});
     this.#overlay = draw("g", { class: "overlay" });
     this.#svg.append(this.#title, this.#axis, this.#scaled, this.#overlay);
-    host.append(this.#svg);
+    this.#legend = document.createElement("ul");
+    this.#legend.className = "legend";
+    this.#legend.setAttribute("aria-label", "Colours of the timeline");
+    this.#legend.hidden = true;
+    host.append(this.#svg, this.#legend);
     new ResizeObserver(([entry]) => {
+      // it is folded
+      if (!entry.contentRect.width) return;
       this.#width = Math.max(120, Math.round(entry.contentRect.width));
       this.#changed = true;
       this.paint(this.#shown);
@@ -70,6 +86,7 @@ export class Timeline {
     const row = this.#lane(kind, lane, label);
     const path = draw("path", { class: `span ${style}`, "vector-effect": "non-scaling-stroke" });
     row.group.append(path);
+    this.#explain(style);
     this.#spans.set(key, { path, row, began: seconds, style });
     this.#stretch(this.#spans.get(key), seconds);
   }
@@ -80,6 +97,7 @@ export class Timeline {
     if (!span) return;
     this.#spans.delete(key);
     if (style) span.path.setAttribute("class", `span ${(span.style = style)}`);
+    this.#explain(span.style);
     this.#stretch(span, seconds);
     span.row.told.push({ began: span.began, ended: seconds, style: span.style });
   }
@@ -90,6 +108,7 @@ export class Timeline {
     const path = draw("path", { class: "span wait", "vector-effect": "non-scaling-stroke" });
     path.setAttribute("d", `M${seconds} 0H${seconds + length}`);
     row.group.prepend(path);
+    this.#explain("wait");
   }
 
   /** Words at a moment. */
@@ -105,7 +124,7 @@ export class Timeline {
 
   /** The turn is over: a line as marbles end, or a cross. */
   finish(seconds, failed) {
-    for (const [key, span] of [...this.#spans]) this.end(key, seconds, span.style === "step" ? "step" : "failed");
+    for (const [key, span] of [...this.#spans]) this.end(key, seconds, span.style === "step" ? "step" : "stopped");
     const line = draw("path", { class: failed ? "end failed" : "end" });
     this.#overlay.append(line);
     this.#ended = { seconds, failed, line };
@@ -151,8 +170,7 @@ export class Timeline {
     for (const row of this.#inOrder()) {
       if (row.kind === "call") {
         for (const { began, ended, style } of row.told) {
-          const what = { asked: "arguments came", ran: "ran", failed: "ended with an error" }[style] ?? style;
-          said.push(`${row.label}: ${what} from ${began.toFixed(1)} to ${ended.toFixed(1)} seconds.`);
+          said.push(`${row.label}: ${TOLD[style]} from ${began.toFixed(1)} to ${ended.toFixed(1)} seconds.`);
         }
       } else if (row.kind === "usage") {
         said.push(`Tokens at the end: ${row.said}.`);
@@ -193,6 +211,22 @@ export class Timeline {
     return row;
   }
 
+  /** Name a colour that appears for the first time. */
+  #explain(style) {
+    if (!(style in EXPLAINED) || this.#explained.has(style)) return;
+    this.#explained.add(style);
+    this.#legend.replaceChildren(
+      ...Object.keys(EXPLAINED).filter((name) => this.#explained.has(name)).map((name) => {
+        const line = document.createElement("li");
+        const swatch = document.createElement("span");
+        swatch.className = `swatch ${name}`;
+        line.append(swatch, EXPLAINED[name]);
+        return line;
+      }),
+    );
+    this.#legend.hidden = false;
+  }
+
   #inOrder() {
     return [...this.#lanes.values()].sort((a, b) => RANKS[a.kind] - RANKS[b.kind] || a.order - b.order);
   }
@@ -212,13 +246,14 @@ export class Timeline {
         row.y = TOP + ROW * index + 26;
         row.group.setAttribute("transform", `translate(0 ${row.y})`);
         row.text.setAttribute("y", row.y - 12);
-        row.rule.setAttribute("d", `M${MARGIN} ${row.y}H${this.#width - MARGIN}`);
+        // a line would strike the figures through
+        if (row.kind !== "usage") row.rule.setAttribute("d", `M${MARGIN} ${row.y}H${this.#width - MARGIN}`);
       });
     }
     this.#tick(domain, scale);
     let free = Infinity;
     for (const { element, row, seconds } of [...this.#labels].reverse()) {
-      const x = Math.max(MARGIN + 34, MARGIN + seconds * scale);
+      const x = Math.max(MARGIN + 7 * element.textContent.length, MARGIN + seconds * scale - 5);
       const room = x <= free;
       set(element, { x: x.toFixed(1), y: row.y + 4, display: room ? "inline" : "none" });
       if (room) free = x - 8 * element.textContent.length - 6;

@@ -4,31 +4,39 @@ import { ToolCard } from "./card.js";
 import { pretty } from "./json.js";
 import { Prose } from "./prose.js";
 import { Timeline } from "./timeline.js";
-import { count, element, endingOf, seconds, sourceOf, titleOf } from "./words.js";
+import {
+  count, element, endingOf, lower, seconds, sentence, several, sourceOf, titleOf, write,
+} from "./words.js";
 
-const REPLAYED_GAP = 0.02;
-const BURST = 0.15;
+const INSTANT = 0.05;
+const UNKNOWN = "–";
 const FIGURES = [
   ["input_tokens", "tokens in"],
-  ["cache_read_tokens", "cached"],
+  ["cache_read_tokens", "of which cached"],
   ["output_tokens", "tokens out"],
-  ["reasoning_tokens", "reasoning"],
+  ["reasoning_tokens", "of which reasoning"],
 ];
+
+// where the timeline has no place of its own it is folded
+const wide = matchMedia("(width >= 58rem)");
+wide.addEventListener("change", () => {
+  for (const fold of document.querySelectorAll(".fold")) fold.open = wide.matches;
+});
 
 export class TurnView {
   /**
-   * @param {object} turn its number, its prompt, and whether it began before it was watched.
+   * @param {object} turn its number, its prompt, and whether its end is news: it runs.
    * @param {(prompt: string) => void} again asks the same once more.
    */
-  constructor({ number, prompt, replayed }, again) {
+  constructor({ number, prompt, news }, again) {
     this.prompt = prompt;
     this.again = again;
-    this.replayed = replayed;
-    this.estimated = false;
+    this.news = news;
     this.running = true;
     this.now = 0; // seconds of the turn at the newest event
     this.arrived = null;
-    this.waited = 0; // seconds that a replayed event says will pass
+    this.retry = null; // one that is waited for
+    this.tokens = null;
     this.part = null;
     this.unsaid = "";
     this.cards = new Map();
@@ -54,33 +62,42 @@ export class TurnView {
 
     const facts = element("aside", "facts");
     facts.setAttribute("aria-label", `Timeline and usage of turn ${number}`);
-    const head = element("div", "facts-head");
+    this.fold = element("details", "fold");
+    this.fold.open = wide.matches;
+    const head = element("summary", "facts-head");
+    this.brief = element("span", "brief");
     this.elapsed = element("span", "elapsed", "0.0 s");
-    head.append(element("h3", "", "Timeline"), this.elapsed);
+    this.spent = element("span", "spent");
+    head.append(element("h3", "", "Timeline"), this.brief, this.elapsed, this.spent);
     const drawing = element("div", "drawing");
     const worded = element("details", "worded");
     const sentences = element("ul");
     worded.append(element("summary", "", "In words"), sentences);
-    this.estimate = element("p", "estimate", "Times before this page joined are estimates.");
-    this.estimate.hidden = true;
     const usage = element("dl", "usage");
     this.figures = FIGURES.map(([name, label]) => {
-      const figure = element("dd", "", "0");
+      const figure = element("dd", "", UNKNOWN);
       figure.dataset.figure = name;
       const group = element("div");
       group.append(element("dt", "", label), figure);
       usage.append(group);
       return figure;
     });
-    facts.append(head, drawing, this.estimate, usage, worded);
+    this.fold.append(head, drawing, usage, worded);
+    facts.append(this.fold);
     this.root.append(talk, facts);
     this.timeline = new Timeline(drawing, sentences);
     worded.addEventListener("toggle", () => worded.open && this.timeline.describe(this.#clock()));
+    this.fold.addEventListener("toggle", () => {
+      if (!this.fold.open) return;
+      this.timeline.paint(this.#clock());
+      if (!wide.matches) this.fold.scrollIntoView({ block: "nearest" });
+    });
   }
 
   /** Take in one event. */
   receive(event, arrival) {
     this.#advance(event, arrival);
+    if (this.retry) this.#retried(event.type !== "turn_finished" && event.type !== "error");
     if (event.type !== "text_delta" && event.type !== "reasoning_delta") this.#say();
     this[`on_${event.type}`]?.(event);
   }
@@ -91,20 +108,22 @@ export class TurnView {
     if (!this.running) return;
     const moment = this.#clock();
     for (const card of this.cards.values()) card.paint(moment);
-    this.timeline.paint(moment);
-    this.elapsed.textContent = `${moment.toFixed(1)} s`;
+    if (this.fold.open) this.timeline.paint(moment);
+    if (this.retry) write(this.retry.note, this.#waiting(moment));
+    write(this.elapsed, `${moment.toFixed(1)} s`);
+    write(this.brief, this.#doing());
   }
 
   /** The stream is gone for good, and the turn's end was not seen. */
   lose(ran) {
     if (!this.running) return;
     if (!ran) {
-      this.ending.textContent = "The server does not keep the events of this turn any more.";
+      this.ending.append("The server no longer has this turn. ", this.#asking());
       this.ending.hidden = false;
       this.#end("gone");
       return;
     }
-    this.#fail("The connection to this turn was lost", "Its events are not to be had from the server any more.", false);
+    this.#fail("The server no longer has this turn", "What is above is all that came.", true);
   }
 
   on_turn_started(event) {
@@ -163,8 +182,10 @@ export class TurnView {
   }
 
   on_retry_scheduled(event) {
-    const again = `The next follows after ${seconds(event.delay)}.`;
-    this.#note(`Attempt ${event.attempt} failed: ${lower(titleOf(event.error))}. ${again}`, event.error?.message);
+    const failed = `Attempt ${event.attempt} failed: ${lower(titleOf(event.error))}.`;
+    const note = this.#note("", event.error?.message && sentence(event.error.message));
+    this.retry = { failed, note, due: this.now + event.delay, delay: event.delay };
+    note.textContent = this.#waiting(this.now);
     this.timeline.mark("trouble", this.now, "retries");
     this.timeline.wait(this.now, event.delay, "retries", "retries");
   }
@@ -181,7 +202,7 @@ export class TurnView {
   }
 
   on_usage_updated(event) {
-    this.#count(event.usage);
+    this.#count(event.usage, true);
     this.timeline.say(this.now, count(event.usage.input_tokens + event.usage.output_tokens));
   }
 
@@ -209,62 +230,82 @@ export class TurnView {
 
   on_error(event) {
     if (event.usage) this.#count(event.usage);
-    this.#fail(titleOf(event.error), event.error?.message, event.error?.retryable);
+    this.#fail(titleOf(event.error), sentence(event.error?.message ?? ""), event.error?.retryable);
   }
 
   #fail(title, message, retryable) {
     this.#leave();
     const alert = element("div", "failure");
     // what failed long ago is no news
-    if (!this.replayed) alert.setAttribute("role", "alert");
+    if (this.news) alert.setAttribute("role", "alert");
     alert.append(element("strong", "", title));
     if (message) alert.append(element("p", "", message));
-    if (retryable) {
-      const button = element("button", "quiet", "Ask again");
-      button.type = "button";
-      button.addEventListener("click", () => this.again(this.prompt));
-      alert.append(button);
-    }
+    if (retryable) alert.append(this.#asking());
     this.answer.append(alert);
     this.#end("failed");
   }
 
+  #asking() {
+    const button = element("button", "quiet", "Ask again");
+    button.type = "button";
+    button.addEventListener("click", () => this.again(this.prompt));
+    return button;
+  }
+
   #end(state) {
+    if (this.retry) this.#retried(false);
     this.running = false;
     this.root.dataset.state = state;
     this.working.hidden = true;
     for (const card of this.cards.values()) {
       card.paint(this.now);
-      card.abandon();
+      card.abandon(state === "stopped");
     }
     this.elapsed.textContent = seconds(this.now);
+    const calls = this.cards.size ? `, ${several(this.cards.size, "call")}` : "";
+    this.brief.textContent = this.steps ? several(this.steps, "step") + calls : "";
     this.timeline.finish(this.now, state === "failed");
   }
 
-  /** The turn's own time; what came before this page joined came all at once, and is spread. */
+  /** The turn's own time, as the server tells it; where it does not, the time between arrivals. */
   #advance(event, arrival) {
     const gap = this.arrived === null ? 0 : (arrival - this.arrived) / 1000;
     this.arrived = arrival;
-    if (this.replayed && gap > BURST) this.replayed = false;
-    if (!this.replayed) {
-      this.now += gap;
-      return;
-    }
-    this.now += REPLAYED_GAP + this.waited;
-    this.waited = event.type === "retry_scheduled" ? event.delay : 0;
-    if (event.type === "tool_finished") this.now = Math.max(this.now, this.now - REPLAYED_GAP + event.seconds);
-    if (event.type === "step_finished" && !this.estimated) this.estimate.hidden = !(this.estimated = true);
+    this.now = Number.isFinite(event.time) ? Math.max(this.now, event.time) : this.now + gap;
   }
 
   #clock() {
-    if (!this.running || this.arrived === null || this.replayed) return this.now;
+    if (!this.running || this.arrived === null) return this.now;
     return this.now + Math.max(0, (performance.now() - this.arrived) / 1000);
   }
 
-  #count(usage) {
+  /** Show figures of usage; at an end zeros say only that none has come. */
+  #count(usage, reported = false) {
+    if (!reported && this.tokens === null && !FIGURES.some(([name]) => usage[name])) return;
     FIGURES.forEach(([name], index) => {
       this.figures[index].textContent = count(usage[name]);
     });
+    this.tokens = usage.input_tokens + usage.output_tokens;
+    this.spent.textContent = several(this.tokens, "token");
+  }
+
+  /** What goes on, in a word. */
+  #doing() {
+    if (this.retry) return "waiting to retry";
+    const busy = [...this.cards.values()].filter((card) => card.busy);
+    if (busy.length) return busy.length === 1 ? busy[0].name : several(busy.length, "tool");
+    return { prose: "text", reasoning: "reasoning", tools: "arguments" }[this.part?.kind] ?? "";
+  }
+
+  #waiting(moment) {
+    const left = this.retry.due - moment;
+    return `${this.retry.failed} Trying again${left > 0 ? ` in ${left.toFixed(1)} s.` : "…"}`;
+  }
+
+  #retried(happened) {
+    const { note, failed, delay } = this.retry;
+    this.retry = null;
+    note.textContent = `${failed} ${happened ? `Retried after ${seconds(delay)}.` : "Not retried."}`;
   }
 
   /** Add to the text that is being said; it is shown with the next frame. */
@@ -307,7 +348,7 @@ export class TurnView {
     if (part?.kind !== "reasoning") return;
     part.root.dataset.state = "done";
     const took = this.now - part.began;
-    if (!this.replayed) part.title.textContent = `Reasoned for ${seconds(took)}`;
+    part.title.textContent = took < INSTANT ? "Reasoned" : `Reasoned for ${seconds(took)}`;
   }
 
   #card(event) {
@@ -326,16 +367,15 @@ export class TurnView {
 
   #note(text, detail) {
     this.#leave();
-    const note = element("p", "note", text);
+    const note = element("p", "note");
+    const words = element("span", "", text);
+    note.append(words);
     if (detail) note.append(element("span", "detail", detail));
     this.answer.append(note);
+    return words;
   }
 }
 
 function key(event) {
   return `${event.step} ${event.call_id}`;
-}
-
-function lower(text) {
-  return text.charAt(0).toLowerCase() + text.slice(1);
 }

@@ -42,6 +42,19 @@ export function endingOf(reason) {
   return ENDINGS[reason] ?? "";
 }
 
+/** What the server says, as a sentence; what begins with a name or a sign keeps its beginning. */
+export function sentence(text) {
+  return /[\p{L}\p{N})\]"'`]$/u.test(text) ? `${capital(text)}.` : capital(text);
+}
+
+export function capital(text) {
+  return /^[a-z]+(?=[\s,:;]|$)/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text;
+}
+
+export function lower(text) {
+  return text.charAt(0).toLowerCase() + text.slice(1);
+}
+
 /** Whom a turn asks. */
 export function sourceOf(provider, model) {
   return model && model !== provider ? `${provider} · ${model}` : provider;
@@ -51,9 +64,19 @@ export function count(number) {
   return Number(number ?? 0).toLocaleString("en");
 }
 
+/** So many of something. */
+export function several(number, name) {
+  return `${count(number)} ${name}${number === 1 ? "" : "s"}`;
+}
+
 export function seconds(number) {
   if (number < 0.1) return `${Math.round(number * 1000)} ms`;
   return number < 10 ? `${number.toFixed(1)} s` : `${Math.round(number)} s`;
+}
+
+/** Write into an element what is not there yet. */
+export function write(target, text) {
+  if (target.textContent !== text) target.textContent = text;
 }
 
 /** A new element, its class and its text. */
