@@ -72,7 +72,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, ConfigurationError) else 1
     except usage_error as error:
         context = getattr(error, "ctx", None)
-        command = context.command_path if context is not None else "rxloop"
+        command = (
+            context.command_path if context is not None else _named(sys.argv[1:] if arguments is None else arguments)
+        )
         said = error.format_message().replace("Value error, ", "").rstrip(".")
         _complain(f"{said}. See `{command} --help`.")
         return 2
@@ -82,6 +84,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _complain(f"unexpected {type(error).__name__}: {error}. RXLOOP_DEBUG=1 shows where.")
         return 1
     return status if isinstance(status, int) else 0
+
+
+def _named(arguments: Sequence[str]) -> str:
+    """The command that was meant, where the error does not tell."""
+    command: Any = typer.main.get_command(app)
+    return f"rxloop {arguments[0]}" if arguments and arguments[0] in command.commands else "rxloop"
 
 
 @app.callback(invoke_without_command=True)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 __all__ = ("INTERRUPTED", "hang_up", "interruptible")
 
@@ -15,6 +15,9 @@ INTERRUPTED = 130
 """The exit status of a command that was interrupted."""
 
 _BROKEN_PIPE = 141
+
+_SIGNALLED = 128
+"""What the shell adds to a signal's number."""
 
 
 def hang_up() -> int:
@@ -25,24 +28,33 @@ def hang_up() -> int:
     return _BROKEN_PIPE
 
 
-def interruptible(work: Callable[[asyncio.Event], Awaitable[int]]) -> int:
-    """Run to the end. The first interrupt asks for a graceful one, the second cancels."""
+def interruptible(
+    work: Callable[[asyncio.Event], Awaitable[int]], signals: Sequence[signal.Signals] = (signal.SIGINT,)
+) -> int:
+    """
+    Run to the end. The first of the signals asks for a graceful one, the second cancels.
+
+    Returns:
+        the status of the work, or what the shell knows for the first signal: 130 for SIGINT, 143 for SIGTERM.
+    """
 
     async def guarded() -> int:
         loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(work(stop := asyncio.Event()))
+        received: list[int] = []
 
-        def interrupt() -> None:
-            if stop.is_set():
+        def interrupt(number: int) -> None:
+            if received:
                 task.cancel()
+            received.append(number)
             stop.set()
 
-        with _on_interrupt(loop, interrupt):
+        with _on_signals(loop, signals, interrupt):
             try:
                 status = await task
             except asyncio.CancelledError:
-                return INTERRUPTED
-        return INTERRUPTED if stop.is_set() else status
+                return _SIGNALLED + received[0] if received else INTERRUPTED
+        return _SIGNALLED + received[0] if received else status
 
     try:
         return asyncio.run(guarded())
@@ -51,9 +63,14 @@ def interruptible(work: Callable[[asyncio.Event], Awaitable[int]]) -> int:
 
 
 @contextlib.contextmanager
-def _on_interrupt(loop: asyncio.AbstractEventLoop, interrupt: Callable[[], None]) -> Iterator[None]:
+def _on_signals(
+    loop: asyncio.AbstractEventLoop, signals: Sequence[signal.Signals], interrupt: Callable[[int], None]
+) -> Iterator[None]:
     try:
-        before = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(interrupt))
+        before = {
+            number: signal.signal(number, lambda number, _: loop.call_soon_threadsafe(interrupt, number))
+            for number in signals
+        }
     except ValueError:
         # not the main thread: nobody can interrupt it
         yield
@@ -61,4 +78,5 @@ def _on_interrupt(loop: asyncio.AbstractEventLoop, interrupt: Callable[[], None]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import ipaddress
 import os
+import signal
 import socket
 import sys
 import threading
@@ -15,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import HTTPConnection
 
+    from rxloop.ui.redis_bus import RedisBus, RedisThreads
     from rxloop.ui.turn_request import TurnRequest
 
 __all__ = ("ServedProvider", "serve")
@@ -61,7 +64,9 @@ def serve(
         ServedProvider,
         typer.Option(help="Whom to ask: demo (no key, no network), or a provider of `rxloop generate`."),
     ] = ServedProvider.demo,
-    model: Annotated[str | None, typer.Option(help="The model, or the endpoint on sagemaker.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model, or the endpoint on sagemaker; the demo has none.")
+    ] = None,
     tools: Annotated[
         str | None,
         typer.Option(help="What the model may use, separated by commas: calculator, clock. The demo has more."),
@@ -70,7 +75,7 @@ def serve(
     max_steps: Annotated[int | None, typer.Option(help="The most requests of a turn.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="The most tokens of one reply.")] = None,
     redis: Annotated[
-        str | None, typer.Option(help="Keep turns and threads in Redis at this URL, rather than in memory.")
+        str | None, typer.Option(help="Keep turns and threads in Redis (redis://host:6379/0), not in memory.")
     ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> int:
@@ -81,6 +86,10 @@ def serve(
     run turns.
     """
     _check_ui()
+    if max_tokens is not None and max_tokens < 1:
+        raise ConfigurationError(f"--max-tokens must be a whole number >= 1, but got {max_tokens}")
+    if provider is ServedProvider.demo:
+        _check_demo({"--model": model, "--system": system, "--max-tokens": max_tokens})
     serving = _Serving(provider, model, _tools(provider, tools), system, max_steps, max_tokens, redis)
     listener = _listener(host, port)
     address = _address(host, listener)
@@ -94,7 +103,10 @@ def serve(
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     with contextlib.closing(listener):
-        return interruptible(lambda stop: serving.run(host, listener, stop, started))
+        # a service is ended with SIGTERM, and what it runs must not stay behind as running
+        return interruptible(
+            lambda stop: serving.run(host, listener, stop, started), signals=(signal.SIGINT, signal.SIGTERM)
+        )
 
 
 def _check_ui() -> None:
@@ -104,6 +116,13 @@ def _check_ui() -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ConfigurationError('serve needs the extras cli and ui: pip install "rxloop[cli,ui]"') from error
+
+
+def _check_demo(options: dict[str, Any]) -> None:
+    """The demo says what it says: an option that would change nothing is a mistake."""
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigurationError(f"{name} means nothing to the demo: leave it out, or give a --provider")
 
 
 def _tools(provider: ServedProvider, names: str | None) -> list[Tool]:
@@ -163,7 +182,7 @@ class _Serving:
         if self.provider is ServedProvider.demo:
             from rxloop.ui.demo import DemoAdapter
 
-            yield DemoAdapter() if self.model is None else DemoAdapter(model=self.model)
+            yield DemoAdapter()
         else:
             async with adapter_for(Provider(self.provider.value), self.model, self.max_tokens) as adapter:
                 yield adapter
@@ -176,12 +195,9 @@ class _Serving:
 
             yield {"bus": MemoryBus(age=_KEPT)}
             return
-        from rxloop.ui.redis_bus import RedisBus, RedisThreads
-
-        bus, threads = RedisBus(self.redis, age=_KEPT), RedisThreads(self.redis, age=_KEPT)
+        bus, threads = _redis_stores(self.redis)
         try:
-            # a Redis that is not there is known at once
-            await bus.exists("rxloop")
+            await _check_redis(bus, self.redis)
             yield {"bus": bus, "threads": threads}
         finally:
             await bus.close()
@@ -210,6 +226,41 @@ class _Serving:
             # by which names other machines know this one, nobody can tell
             return turn_app(make_turn, authenticate=_everybody, routes=page, **stores)
         return turn_app(make_turn, hosts=(*LOOPBACK, host), routes=page, **stores)
+
+
+def _redis_stores(url: str) -> tuple[RedisBus, RedisThreads]:
+    try:
+        import redis  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError('--redis needs its extra: pip install "rxloop[cli,ui,redis]"') from error
+    from rxloop.ui.redis_bus import RedisBus, RedisThreads
+
+    try:
+        return RedisBus(url, age=_KEPT), RedisThreads(url, age=_KEPT)
+    except ConfigurationError:
+        # what was given may hold a password, and is not shown
+        raise ConfigurationError(
+            "--redis must be a URL of the form redis://host:6379/0 or redis://user:password@host:6379/0 (also "
+            "rediss:// and unix://), with what is special in the password percent-encoded"
+        ) from None
+
+
+async def _check_redis(bus: RedisBus, url: str) -> None:
+    """A Redis that is not there is known at once."""
+    from rxloop.ui.bus import BusError
+
+    parts = urlsplit(url)
+    # whatever else the URL holds may be secret
+    place = parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
+    try:
+        await bus.exists("rxloop")
+    except BusError as error:
+        if not error.retryable:
+            raise ConfigurationError(f"the Redis at --redis ({place}) cannot be used: {error.message}") from error
+        raise ConfigurationError(
+            f"no Redis answers at --redis ({place}): start it or correct the address, or leave --redis out to keep "
+            "everything in memory"
+        ) from error
 
 
 def _everybody(connection: HTTPConnection) -> str:

@@ -262,8 +262,7 @@ export class TurnView {
       card.abandon(state === "stopped");
     }
     this.elapsed.textContent = seconds(this.now);
-    const calls = this.cards.size ? `, ${several(this.cards.size, "call")}` : "";
-    this.brief.textContent = this.steps ? several(this.steps, "step") + calls : "";
+    this.brief.textContent = this.cards.size ? several(this.cards.size, "call") : "";
     this.timeline.finish(this.now, state === "failed");
   }
 
