@@ -67,7 +67,7 @@ class HotTurn(Observable[TurnEvent]):
         self._readers: tuple[LogReader, ...] = ()
         self._demand = Demand()
         self._usage = Usage()
-        self._awaited: list[asyncio.Future[None]] = []
+        self._awaited: set[asyncio.Future[None]] = set()
         self._subscription = SerialDisposable()
         context = copy_context()
         context.run(demand_context.set, self._demand)
@@ -121,8 +121,11 @@ class HotTurn(Observable[TurnEvent]):
         """
         if not self._log.ended:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._awaited.append(waiting)
-            await waiting
+            self._awaited.add(waiting)
+            try:
+                await waiting
+            finally:
+                self._awaited.discard(waiting)
         if self._log.error is not None:
             raise self._log.error
         return cast("TurnResult", self._run.ended)
@@ -137,11 +140,16 @@ class HotTurn(Observable[TurnEvent]):
 
     def _dispose(self) -> None:
         if not self._log.ended:
-            self._subscription.dispose()
-            if self._run.ended is None:
-                # it was not even begun
-                self._run.ended = self._run.result(disposed=True)
-            self._end(None)
+            try:
+                self._subscription.dispose()
+                if self._run.ended is None:
+                    # it was not even begun
+                    result = self._run.ended = self._run.result(disposed=True)
+                    if self._run.on_end is not None:
+                        self._run.on_end(result)
+            finally:
+                # what `on_end` raises is its caller's, and nobody may be left waiting for it
+                self._end(None)
 
     def watch(self, overflow: Overflow = "coalesce", *, buffer: int = 256, patience: float | None = 30.0) -> Watcher:
         """
@@ -257,8 +265,7 @@ class HotTurn(Observable[TurnEvent]):
         self._lingering.dispose()
         if self._run.ended is not None:
             self._usage = self._run.ended.usage
-        awaited, self._awaited = self._awaited, []
-        for waiting in awaited:
+        for waiting in self._awaited:
             if not waiting.done():
                 waiting.set_result(None)
         for queue in self._queues:

@@ -270,6 +270,30 @@ async def test_stop_and_dispose_before_it_has_begun() -> None:
     assert adapter.requests == []
 
 
+async def test_an_on_end_that_raises_leaves_nobody_waiting() -> None:
+    def on_end(result: Any) -> None:
+        raise LookupError("nobody is told")
+
+    gate = Gate()
+    hot = turn(["a", CallTool("wait")], tools=[gate.tool], on_end=on_end).start()
+    watcher = hot.watch()
+    waiting = asyncio.ensure_future(hot.result())
+    await gate.entered.wait()
+    with pytest.raises(LookupError):
+        hot.dispose()
+    async with asyncio.timeout(2):
+        assert (await waiting).finish_reason == "aborted"
+        assert len([event async for event in watcher]) > 2
+
+
+async def test_on_end_is_told_of_a_turn_that_was_disposed_before_it_began() -> None:
+    told: list[Any] = []
+    hot = turn(["a"], on_end=told.append).start()
+    hot.dispose()
+    hot.dispose()
+    assert told == [await hot.result()]
+
+
 async def test_a_failure_reaches_everybody_with_what_there_was() -> None:
     error = ServerError("out of order", retryable=False)
     hot = turn(["a", "b", error]).start()
@@ -296,8 +320,11 @@ async def test_cancelling_one_who_waits_for_the_result_leaves_the_turn() -> None
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+    # nothing is kept of one who asks again and again
+    assert not hot._awaited
     gate.go.set()
     assert (await hot.result()).text == "b"
+    assert not hot._awaited
 
 
 # watchers that misbehave
