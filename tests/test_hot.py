@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import traceback
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from reactivex import operators as ops
 from reactivex.subject import Subject
 from reactivex.testing import TestScheduler
 
+from rxloop import event_log
 from rxloop.channel import iterate
 from rxloop.errors import BufferOverflowError, ConfigurationError, RxLoopError, ServerError
 from rxloop.events import (
@@ -312,6 +314,20 @@ async def test_a_failure_reaches_everybody_with_what_there_was() -> None:
     assert late.error is error
 
 
+async def test_a_failure_keeps_nothing_of_those_who_got_it() -> None:
+    hot = turn(["a", ServerError("out of order", retryable=False)]).start()
+    depths = []
+    for _ in range(5):
+        for _ in range(3):
+            with pytest.raises(ServerError):
+                await hot.result()
+            await read(hot)
+        with pytest.raises(ServerError) as raised:
+            await hot.result()
+        depths.append(len(list(traceback.walk_tb(raised.value.__traceback__))))
+    assert len(set(depths)) == 1
+
+
 async def test_cancelling_one_who_waits_for_the_result_leaves_the_turn() -> None:
     gate = Gate()
     hot = turn(["a", CallTool("wait")], ["b"], tools=[gate.tool]).start()
@@ -574,6 +590,26 @@ async def test_a_blocking_watcher_that_leaves_lets_the_turn_go_on() -> None:
     assert hot.ended is None
     await watcher.aclose()
     assert (await hot.result()).finish_reason == "stop"
+
+
+async def test_a_blocking_watcher_may_be_collected_in_the_middle_of_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    hot = turn(["x"] * 200).start()
+    circle: list[Any] = [hot.watch("block", buffer=16)]
+    circle.append(circle)
+    await rounds(50)
+    # the end waits for the watcher
+    hot.stop()
+    merge = event_log._merged
+
+    def collecting(events: Any) -> Any:
+        gc.collect()
+        return merge(events)
+
+    monkeypatch.setattr(event_log, "_merged", collecting)
+    del circle
+    received = [event async for event in hot]
+    assert isinstance(received[-1], TurnFinished)
+    check_grammar(received)
 
 
 async def test_a_stop_reaches_a_turn_that_waits_for_a_watcher() -> None:
