@@ -19,7 +19,7 @@ from rxloop.ui.running_turns import RunningTurns
 from rxloop.ui.same_origin import LOOPBACK, SameOrigin
 from rxloop.ui.threads import MemoryThreads, ThreadStore
 from rxloop.ui.turn_request import BadRequestError, TurnRequest, owned, read_chat, read_run
-from rxloop.ui.worker import LEASE, MakeTurn, keep_queued, open_turn, prepare_turn
+from rxloop.ui.worker import LEASE, MakeTurn, abandon, keep_queued, open_turn, prepare_turn, release
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -36,6 +36,9 @@ Authenticate: TypeAlias = "Callable[[HTTPConnection], str | Awaitable[str | None
 _log = logging.getLogger("rxloop.ui")
 _BUSY = 2.0
 """The seconds after which a client may try again."""
+
+_TELLING = 2.0
+"""The seconds in which watchers are told of a turn that could not be handed over."""
 
 _QUEUED = 600.0
 """The seconds for which a turn waits for a worker."""
@@ -217,15 +220,21 @@ class _Server:
     async def _begin(self, asked: TurnRequest) -> None:
         if not await self._threads.claim(asked.thread_key, asked.turn_id, LEASE):
             raise BadRequestError("the thread has a turn that runs", status=409, code="running")
+        opened = False
         try:
             if self._make_turn is not None:
                 self.turns.start(await prepare_turn(asked, self._make_turn, bus=self._bus, threads=self._threads))
             elif self._hand_over is not None:
                 await open_turn(asked, bus=self._bus, threads=self._threads)
+                opened = True
                 await self._hand_over(asked)
                 self.turns.keep(keep_queued(asked, _QUEUED, bus=self._bus, threads=self._threads))
         except BaseException as error:
-            await self._threads.release(asked.thread_key, asked.turn_id)
+            if opened:
+                # whoever has found it in its thread must not wait for it
+                await abandon(asked, error, bus=self._bus, threads=self._threads, seconds=_TELLING)
+            else:
+                await release(asked, self._threads)
             if isinstance(error, Exception) and not isinstance(error, (BusError, BadRequestError)):
                 _log.exception("turn %s could not be made", asked.turn_id)
                 raise BadRequestError("the turn could not be made", status=500, code="internal") from error
