@@ -37,6 +37,8 @@ _log = logging.getLogger("rxloop.ui")
 _BUSY = 2.0
 """The seconds after which a client may try again."""
 
+_CODES = {401: "unauthenticated", 403: "forbidden", 404: "unknown", 405: "method"}
+
 _TELLING = 2.0
 """The seconds in which watchers are told of a turn that could not be handed over."""
 
@@ -95,8 +97,10 @@ def turn_app(
     """
     try:
         from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
         from starlette.middleware import Middleware
         from starlette.middleware.cors import CORSMiddleware
+        from starlette.requests import ClientDisconnect
         from starlette.routing import Route, WebSocketRoute
     except ImportError as error:
         raise ConfigurationError('the app needs the ui extra: pip install "rxloop[ui]"') from error
@@ -150,13 +154,19 @@ def turn_app(
             Route("/turns/{turn_id}/events", server.events, methods=["GET"]),
             WebSocketRoute("/turns/{turn_id}/socket", server.socket),
             Route("/turns/{turn_id}/stop", server.stop, methods=["POST"]),
-            Route("/threads/{thread_id}", server.thread, methods=["GET"]),
-            Route("/threads/{thread_id}/stream", server.thread_stream, methods=["GET"]),
+            Route("/threads/{thread_id:path}/stream", server.thread_stream, methods=["GET"]),
+            Route("/threads/{thread_id:path}", server.thread, methods=["GET"]),
             *routes,
         ],
         middleware=middleware,
         lifespan=lifespan,
-        exception_handlers={BadRequestError: _refused, BusError: _bus_away},
+        exception_handlers={
+            BadRequestError: _refused,
+            BusError: _bus_away,
+            HTTPException: _not_served,
+            ClientDisconnect: _gone,
+            Exception: _failed,
+        },
     )
     app.state.close = server.close
     return app
@@ -408,6 +418,28 @@ def _refusal(error: BadRequestError) -> Response:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, BadRequestError)  # noqa: S101
     return _refusal(error)
+
+
+async def _not_served(request: Request, error: Exception) -> Response:
+    """What the routes refuse by themselves, and what an authentication hook raises."""
+    from starlette.exceptions import HTTPException
+    from starlette.responses import JSONResponse, Response
+
+    assert isinstance(error, HTTPException)  # noqa: S101
+    if error.status_code in (204, 304):
+        return Response(status_code=error.status_code, headers=error.headers)
+    body = {"error": {"message": error.detail, "code": _CODES.get(error.status_code, "refused")}}
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """The client left in the middle of its request: nobody hears the answer."""
+    return _refusal(BadRequestError("the body must be complete", status=400, code="invalid"))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    # it is raised again afterwards, for the log of whoever serves the app
+    return _refusal(BadRequestError("the request could not be served", status=500, code="internal"))
 
 
 async def _bus_away(request: Request, error: Exception) -> Response:
