@@ -36,7 +36,7 @@ class EventLog:
             late one knows whose events they are; so does everything that a reader of the log has still to read.
     """
 
-    __slots__ = ("_error", "_replay", "_room", "_traceback", "ended", "events", "readers")
+    __slots__ = ("_error", "_replay", "_room", "_traceback", "ended", "events", "heard", "readers")
 
     def __init__(self, replay: int) -> None:
         self._replay = replay
@@ -44,12 +44,15 @@ class EventLog:
         self.ended = False
         self._error: Exception | None = None
         self._traceback: TracebackType | None = None
+        self.heard = False
+        """Whether anybody has asked for the error."""
         self.events: list[TurnEvent] = []
         self.readers: list[Reader] = []
 
     @property
     def error(self) -> Exception | None:
         """What it ended with, as it was when it came: each who raises it would keep the frames of all before."""
+        self.heard = True
         return None if self._error is None else self._error.with_traceback(self._traceback)
 
     def append(self, event: TurnEvent) -> None:

@@ -39,7 +39,9 @@ class HotTurn(Observable[TurnEvent]):
     It is a hot observable: subscribing does not start anything, leaving does not end anything. Whoever comes late gets
     the events so far, runs of deltas merged into one, and then what follows. Subscribers are pushed to; ``async for``
     and `watch` read at their own pace. A watcher that raises, stalls or leaves harms neither the turn nor another
-    watcher. It belongs to the event loop in which it was started; `stop` and `dispose` may be called from any thread.
+    watcher. A failure that nobody has heard of by the time that nothing refers to the turn any more is reported to the
+    event loop, as a task's is. It belongs to the event loop in which it was started; `stop` and `dispose` may be called
+    from any thread.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class HotTurn(Observable[TurnEvent]):
         self._lingering = SerialDisposable()
         self._stop: ReplaySubject[Any] = ReplaySubject(1)
         self._log = EventLog(replay)
+        self._log.heard = run.on_end is not None
         self._followers: tuple[Follower, ...] = ()
         self._queues: tuple[QueueReader, ...] = ()
         self._readers: tuple[LogReader, ...] = ()
@@ -87,6 +90,14 @@ class HotTurn(Observable[TurnEvent]):
         state = "ended" if self._log.ended else "running"
         return f"<HotTurn {self.turn_id} {state}, {self.watchers} watchers>"
 
+    def __del__(self) -> None:
+        log: EventLog | None = getattr(self, "_log", None)
+        if log is None or log.heard or log.error is None or self._loop is None:
+            return
+        # a failure that nobody was told of must not be lost, as it is not with a task
+        message = f"the hot turn {self.turn_id} failed, and nobody was told"
+        self._loop.call_exception_handler({"message": message, "exception": log.error})
+
     def __aiter__(self) -> Watcher:
         return self.watch()
 
@@ -108,6 +119,7 @@ class HotTurn(Observable[TurnEvent]):
     @property
     def ended(self) -> TurnResult | None:
         """What the run came to, however it ended; ``None`` while it runs."""
+        self._log.heard = self._log.heard or self._log.ended
         return self._run.ended
 
     async def result(self) -> TurnResult:

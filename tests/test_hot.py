@@ -314,6 +314,34 @@ async def test_a_failure_reaches_everybody_with_what_there_was() -> None:
     assert late.error is error
 
 
+@pytest.mark.parametrize("heard", ["nobody", "left", "subscribed", "watched", "awaited", "ended", "on_end"])
+async def test_a_failure_that_nobody_was_told_of_is_reported_to_the_loop(heard: str) -> None:
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    over: list[Any] = []
+    error = ServerError("out of order", retryable=False)
+    hot = turn(["a", error], **({"on_end": over.append} if heard == "on_end" else {})).start()
+    if heard == "subscribed":
+        Seen().watch(hot)
+    if heard == "left":
+        hot.subscribe().dispose()
+    await rounds(50)
+    if heard == "watched":
+        assert (await read(hot))[1] is error
+    if heard == "awaited":
+        with pytest.raises(ServerError):
+            await hot.result()
+    if heard == "ended":
+        assert hot.ended is not None
+    del hot
+    gc.collect()
+    if heard in ("nobody", "left"):
+        assert [context["exception"] for context in reported] == [error]
+        assert "nobody was told" in reported[0]["message"]
+    else:
+        assert reported == []
+
+
 async def test_a_failure_keeps_nothing_of_those_who_got_it() -> None:
     hot = turn(["a", ServerError("out of order", retryable=False)]).start()
     depths = []
