@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from types import TracebackType
 from typing import Any, Protocol
 
 from reactivex import abc
@@ -35,15 +36,24 @@ class EventLog:
             late one knows whose events they are; so does everything that a reader of the log has still to read.
     """
 
-    __slots__ = ("_replay", "_room", "ended", "error", "events", "readers")
+    __slots__ = ("_error", "_replay", "_room", "_traceback", "ended", "events", "heard", "readers")
 
     def __init__(self, replay: int) -> None:
         self._replay = replay
         self._room = _ROOM
         self.ended = False
-        self.error: Exception | None = None
+        self._error: Exception | None = None
+        self._traceback: TracebackType | None = None
+        self.heard = False
+        """Whether anybody has asked for the error."""
         self.events: list[TurnEvent] = []
         self.readers: list[Reader] = []
+
+    @property
+    def error(self) -> Exception | None:
+        """What it ended with, as it was when it came: each who raises it would keep the frames of all before."""
+        self.heard = True
+        return None if self._error is None else self._error.with_traceback(self._traceback)
 
     def append(self, event: TurnEvent) -> None:
         """Keep one more."""
@@ -54,7 +64,8 @@ class EventLog:
     def end(self, error: Exception | None) -> None:
         """Nothing follows."""
         self.ended = True
-        self.error = error
+        self._error = error
+        self._traceback = None if error is None else error.__traceback__
         self.shorten()
 
     def snapshot(self) -> list[TurnEvent]:

@@ -19,7 +19,7 @@ from rxloop.ui.running_turns import RunningTurns
 from rxloop.ui.same_origin import LOOPBACK, SameOrigin
 from rxloop.ui.threads import MemoryThreads, ThreadStore
 from rxloop.ui.turn_request import BadRequestError, TurnRequest, owned, read_chat, read_run
-from rxloop.ui.worker import LEASE, MakeTurn, keep_queued, open_turn, prepare_turn
+from rxloop.ui.worker import LEASE, MakeTurn, abandon, keep_queued, open_turn, prepare_turn, release
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -36,6 +36,11 @@ Authenticate: TypeAlias = "Callable[[HTTPConnection], str | Awaitable[str | None
 _log = logging.getLogger("rxloop.ui")
 _BUSY = 2.0
 """The seconds after which a client may try again."""
+
+_CODES = {401: "unauthenticated", 403: "forbidden", 404: "unknown", 405: "method"}
+
+_TELLING = 2.0
+"""The seconds in which watchers are told of a turn that could not be handed over."""
 
 _QUEUED = 600.0
 """The seconds for which a turn waits for a worker."""
@@ -92,8 +97,10 @@ def turn_app(
     """
     try:
         from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
         from starlette.middleware import Middleware
         from starlette.middleware.cors import CORSMiddleware
+        from starlette.requests import ClientDisconnect
         from starlette.routing import Route, WebSocketRoute
     except ImportError as error:
         raise ConfigurationError('the app needs the ui extra: pip install "rxloop[ui]"') from error
@@ -147,13 +154,19 @@ def turn_app(
             Route("/turns/{turn_id}/events", server.events, methods=["GET"]),
             WebSocketRoute("/turns/{turn_id}/socket", server.socket),
             Route("/turns/{turn_id}/stop", server.stop, methods=["POST"]),
-            Route("/threads/{thread_id}", server.thread, methods=["GET"]),
-            Route("/threads/{thread_id}/stream", server.thread_stream, methods=["GET"]),
+            Route("/threads/{thread_id:path}/stream", server.thread_stream, methods=["GET"]),
+            Route("/threads/{thread_id:path}", server.thread, methods=["GET"]),
             *routes,
         ],
         middleware=middleware,
         lifespan=lifespan,
-        exception_handlers={BadRequestError: _refused, BusError: _bus_away},
+        exception_handlers={
+            BadRequestError: _refused,
+            BusError: _bus_away,
+            HTTPException: _not_served,
+            ClientDisconnect: _gone,
+            Exception: _failed,
+        },
     )
     app.state.close = server.close
     return app
@@ -217,15 +230,21 @@ class _Server:
     async def _begin(self, asked: TurnRequest) -> None:
         if not await self._threads.claim(asked.thread_key, asked.turn_id, LEASE):
             raise BadRequestError("the thread has a turn that runs", status=409, code="running")
+        opened = False
         try:
             if self._make_turn is not None:
                 self.turns.start(await prepare_turn(asked, self._make_turn, bus=self._bus, threads=self._threads))
             elif self._hand_over is not None:
                 await open_turn(asked, bus=self._bus, threads=self._threads)
+                opened = True
                 await self._hand_over(asked)
                 self.turns.keep(keep_queued(asked, _QUEUED, bus=self._bus, threads=self._threads))
         except BaseException as error:
-            await self._threads.release(asked.thread_key, asked.turn_id)
+            if opened:
+                # whoever has found it in its thread must not wait for it
+                await abandon(asked, error, bus=self._bus, threads=self._threads, seconds=_TELLING)
+            else:
+                await release(asked, self._threads)
             if isinstance(error, Exception) and not isinstance(error, (BusError, BadRequestError)):
                 _log.exception("turn %s could not be made", asked.turn_id)
                 raise BadRequestError("the turn could not be made", status=500, code="internal") from error
@@ -399,6 +418,28 @@ def _refusal(error: BadRequestError) -> Response:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, BadRequestError)  # noqa: S101
     return _refusal(error)
+
+
+async def _not_served(request: Request, error: Exception) -> Response:
+    """What the routes refuse by themselves, and what an authentication hook raises."""
+    from starlette.exceptions import HTTPException
+    from starlette.responses import JSONResponse, Response
+
+    assert isinstance(error, HTTPException)  # noqa: S101
+    if error.status_code in (204, 304):
+        return Response(status_code=error.status_code, headers=error.headers)
+    body = {"error": {"message": error.detail, "code": _CODES.get(error.status_code, "refused")}}
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """The client left in the middle of its request: nobody hears the answer."""
+    return _refusal(BadRequestError("the body must be complete", status=400, code="invalid"))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    # it is raised again afterwards, for the log of whoever serves the app
+    return _refusal(BadRequestError("the request could not be served", status=500, code="internal"))
 
 
 async def _bus_away(request: Request, error: Exception) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -12,6 +13,8 @@ from rxloop.ui.entry import StreamEvent, TurnRequested
 from rxloop.ui.frames import Frames
 
 __all__ = ("Feed", "Feeds", "FrameId", "read_frame_id")
+
+_log = logging.getLogger("rxloop.ui")
 
 FrameId = tuple[int, int]
 """The number of an entry, and of the frame among those that it made."""
@@ -77,6 +80,8 @@ class Feed:
                     self._wake()
         except Exception as error:
             self.error = error
+            # its watchers come back, and would hear of it no sooner
+            _log.exception("the events of %s could not be read", self._stream)
         finally:
             done = self.frames.done
             if done is not None and self.error is None:

@@ -56,7 +56,10 @@ class EventStream(Response):
         listening = asyncio.create_task(self._listen(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await self._send_all(send)
+            if scope["method"] == "HEAD":
+                await send({"type": "http.response.body", "body": b""})
+            else:
+                await self._send_all(send)
         except OSError:
             # the client has gone in the middle of it
             self._gone = True
