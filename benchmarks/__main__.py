@@ -12,7 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import DEFAULT, MEASURES, QUICK, Plan, Table
+from benchmarks.measure import QUICK, Plan, Table
+from benchmarks.measures import DEFAULT, MEASURES
 from benchmarks.processes import Server
 
 
