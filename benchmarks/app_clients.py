@@ -165,7 +165,8 @@ class Clients:
 
 
 def _unchunked(body: bytes) -> bytes:
-    parts, place = [], 0
+    parts: list[bytes] = []
+    place = 0
     while True:
         end = body.index(b"\r\n", place)
         size = int(body[place:end], 16)
@@ -184,9 +185,8 @@ def main() -> None:
     answers.flush()
     for line in sys.stdin:
         command = json.loads(line)
-        operation = {"open": clients.open, "read": clients.read}[command.pop("operation")]
         try:
-            answer = operation(**command)
+            answer = clients.open(**command) if command.pop("operation") == "open" else clients.read()
         except Exception as exc:
             answer = {"unavailable": f"{type(exc).__name__}: {exc}"}
         answers.write(json.dumps(answer) + "\n")

@@ -47,7 +47,7 @@ def raw_sdk(url: str) -> Any:
 
 def rxloop(url: str) -> Any:
     """`turn_app` as it comes, but for the limit of turns."""
-    turn_app = imported("rxloop.ui", "turn_app")
+    turn_app = imported("rxloop.ui.app", "turn_app")
     turn_class = imported("rxloop", "Turn")
     adapter_class = imported("rxloop.adapters.anthropic", "AnthropicAdapter")
     client = anthropic_client(url)
