@@ -19,7 +19,17 @@ from benchmarks.processes import Server
 
 def _environment() -> dict[str, Any]:
     packages = {}
-    for name in ("rxloop", "reactivex", "anthropic", "google-genai", "boto3", "httpx2", "pydantic-ai-slim"):
+    for name in (
+        "rxloop",
+        "reactivex",
+        "anthropic",
+        "google-genai",
+        "boto3",
+        "httpx2",
+        "starlette",
+        "uvicorn",
+        "pydantic-ai-slim",
+    ):
         try:
             packages[name] = version(name)
         except PackageNotFoundError:

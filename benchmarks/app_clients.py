@@ -5,6 +5,7 @@ One JSON line in, one out. `open` starts turns and joins their watchers; `read` 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from benchmarks.server import STAMP_LENGTH, TEXT_LENGTH
+from benchmarks.server import STAMP_LENGTH, TEXT_LENGTH, WIDE_TEXT_LENGTH
 
 SECONDS = 240
 STALLED_RECEIVE_BUFFER = 4096
@@ -72,6 +73,7 @@ class Watcher:
         self.socket.sendall(request)
         self.kept: list[bytes] | None = [] if keeps else None
         self.tail = b""
+        self.size = 0
 
     def begin(self) -> None:
         """Wait for the head of the reply."""
@@ -83,9 +85,17 @@ class Watcher:
 
     def take(self, data: bytes) -> None:
         """Note what came."""
+        self.size += len(data)
         self.tail = (self.tail + data)[-512:] if len(data) < 512 else data[-512:]
         if self.kept is not None:
             self.kept.append(data)
+
+    def leave(self) -> int:
+        """Stop waiting in the middle of it; return how many bytes had come by then, and lay in the socket."""
+        with contextlib.suppress(BlockingIOError):
+            while data := self.socket.recv(262_144, socket.MSG_DONTWAIT):
+                self.take(data)
+        return self.size
 
 
 class Clients:
@@ -158,10 +168,12 @@ class Clients:
         _, _, body = b"".join(kept).partition(b"\r\n\r\n")
         lines = [line[6:] for line in _unchunked(body).split(b"\n") if line.startswith(b"data: ")]
         pieces = [event["delta"] for line in lines if (event := json.loads(line))["type"] == "TEXT_MESSAGE_CONTENT"]
-        length = (STAMP_LENGTH + 1 if timed else TEXT_LENGTH) * int(self._model.split("-")[1])
+        each = STAMP_LENGTH + 1 if timed else WIDE_TEXT_LENGTH if "-wide" in self._model else TEXT_LENGTH
+        length = each * int(self._model.split("-")[1])
         if len("".join(pieces)) != length:
             raise AssertionError(f"{self._model}: {len(''.join(pieces))} characters arrived")
-        return {"frames": len(pieces)}
+        stalled = [watcher.leave() for watcher in self._watchers if watcher.stalls]
+        return {"frames": len(pieces), "bytes": self._watchers[0].size, "stalled_bytes": sum(stalled)}
 
 
 def _unchunked(body: bytes) -> bytes:

@@ -76,7 +76,7 @@ async def turns(server: Server, plan: Plan) -> Table:
     """Many turns with one watcher each over HTTP."""
     order, count = _order(plan), plan.ui_turns
     table = Table(f"{count} turns at once with one watcher each over server-sent events", "")
-    for label, deltas, pace in (("at once ", plan.ui_paced, ""), ("5 ms    ", plan.ui_paced, "-paced-5ms")):
+    for label, deltas, pace in (("at once ", plan.ui_paced, ""), ("25 ms   ", plan.ui_paced, "-paced-25ms")):
         loads: dict[str, dict[str, Any]] = {
             name: {"model": f"text-{deltas}{pace}", "turns": count, "whole": True} for name in order
         }
@@ -86,7 +86,7 @@ async def turns(server: Server, plan: Plan) -> Table:
         table.add(samples_of(rounds, "wall", 1), missing, order=order, label=f"{label}wall s ")
         table.add(samples_of(rounds, "kib", 1 / 1024), missing, order=order, label=f"{label}MiB   ")
     table.notes.append(
-        f"{plan.ui_paced:,} deltas a turn; the server's CPU, ms: per turn, us: per delta; all of the turn"
+        f"{plan.ui_paced:,} deltas a turn; the server's CPU, that of the request included, ms: per turn, us: per delta"
     )
     return table
 
@@ -108,15 +108,17 @@ async def fan_out_stall(server: Server, plan: Plan) -> Table:
     deltas = plan.ui_stall
     table = Table(f"10 watchers of {deltas:,} deltas over server-sent events", "", baseline="rxloop")
     for text, stalled in (("all brisk ", 0), ("1 stalled ", 1)):
-        load = {"model": f"text-{deltas}-paced-0ms-held", "turns": 1, "watchers": 10, "stalled": stalled}
+        load = {"model": f"text-{deltas}-wide-held", "turns": 1, "watchers": 10, "stalled": stalled}
         rounds, missing = await _rounds(server, plan, {"rxloop": load})
-        for unit, key, scale in (
-            ("us    ", "cpu", 1e6 / (deltas * 10)),
-            ("wall s ", "wall", 1),
-            ("MiB   ", "kib", 1 / 1024),
-        ):
+        scales = {"cpu": ("us    ", 1e6 / (deltas * 10)), "wall": ("wall s ", 1), "kib": ("MiB   ", 1 / 1024)}
+        for key, (unit, scale) in scales.items():
             table.add(samples_of(rounds, key, scale), missing, order=["rxloop"], label=text + unit)
-    table.notes.append("us: the server's CPU per delta and watcher; the deltas come as fast as they can")
+        for answers in rounds:
+            for answer in answers.values():
+                sent, had = answer["bytes"], answer["stalled_bytes"]
+                table.notes.append(f"{text.strip()}: the others read {sent:,} bytes, those that stall had {had:,}")
+    table.notes.append("us: the server's CPU per delta, of 400 characters, and watcher; as fast as they come")
+    table.notes.append("MiB: a turn's frames are kept until its last watcher has left")
     return table
 
 

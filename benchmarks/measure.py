@@ -33,10 +33,10 @@ class Plan:
     gemini_long: int = 5_000
     watchers: int = 100
     ui_turns: int = 200
-    ui_deltas: int = 2_000
-    ui_paced: int = 200
+    ui_deltas: int = 1_000
+    ui_paced: int = 100
     latency_deltas: int = 400
-    ui_stall: int = 50_000
+    ui_stall: int = 20_000
     peers: bool = False
 
 

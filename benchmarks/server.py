@@ -5,11 +5,13 @@ The `model` of a request chooses the reply; Gemini's and Bedrock's is in the pat
 - `text-N`: N text deltas of four characters each
 - `text-N-paced-Xms`: the same with a delay of X milliseconds before each delta
 - `text-N-tight`: the same with a small send buffer, so that a stalled reader blocks the server soon
+- `…-wide`: the same with 400 characters in a delta
 - `…-timed`: the text of a delta is `@` and the nanoseconds of the system's monotonic clock when it was written
 - `…-held`: no delta before the next `GET /release`
 - `tool-1-1`: a text delta and one `tool_use` of `add`; one text delta if the last message is a tool result
 
-Every event is one HTTP chunk and one write. `GET /stats` tells how far the latest stream has got, and how many are held.
+Every event is one HTTP chunk and one write. `GET /stats` tells how far the latest stream has got, and
+how many are held.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ TEXTS = (
 TEXT_LENGTH = 4
 TIGHT_SEND_BUFFER = 32 * 1024
 _MODEL = re.compile(
-    r"^text-(?P<deltas>\d+)(?:-paced-(?P<pace>[\d.]+)ms)?(?P<tight>-tight)?(?P<timed>-timed)?(?P<held>-held)?$"
+    r"^text-(?P<deltas>\d+)(?:-paced-(?P<pace>[\d.]+)ms)?(?P<tight>-tight)?(?P<wide>-wide)?(?P<timed>-timed)?(?P<held>-held)?$"
 )
 
 _HEAD = (
@@ -92,6 +94,8 @@ def _text_delta(text: str) -> bytes:
 
 
 _DELTAS = tuple(_text_delta(text) for text in TEXTS)
+WIDE_TEXT_LENGTH = 100 * TEXT_LENGTH
+_WIDE_DELTAS = tuple(_text_delta(100 * text) for text in TEXTS)
 STAMP_LENGTH = 19
 _TIMED_HEAD, _TIMED_TAIL = _text_delta("@" + STAMP_LENGTH * "0").split(STAMP_LENGTH * b"0")
 _PING = _chunk({"type": "ping"})
@@ -294,7 +298,7 @@ class LoadProtocol(asyncio.Protocol):
 
     async def _text_reply(self, model: str) -> tuple[bytes, ...]:
         deltas = _deltas(model)
-        if not await self._send(model, deltas, _DELTAS):
+        if not await self._send(model, deltas, _WIDE_DELTAS if "-wide" in model else _DELTAS):
             return ()
         self._stats.finished = True
         return (_block_stop(0), _message_delta("end_turn", deltas), _MESSAGE_STOP, _LAST_CHUNK)
