@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from benchmarks.server import STAMP_LENGTH, TEXT_LENGTH, WIDE_TEXT_LENGTH
 
-SECONDS = 240
+SECONDS = 100
 STALLED_RECEIVE_BUFFER = 4096
 _STAMP = re.compile(rb"@(\d{%d})" % STAMP_LENGTH)
 

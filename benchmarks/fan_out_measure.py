@@ -11,7 +11,7 @@ async def watchers(server: Server, plan: Plan) -> Table:
     order = ["rx-publish", "rx-share", "rx-replay", "queues", "hot-subscribed", "hot-watch"]
     many = plan.watchers
     table = Table(f"CPU per event and watcher, in process (slope 1 to {many} watchers)", "us", baseline=order[0])
-    for label, deltas, pace in (("at once  ", plan.short, ""), ("1 ms     ", plan.paced, "-paced-1ms")):
+    for label, deltas, pace in (("at once  ", plan.short, ""), ("1 ms     ", plan.watched_deltas, "-paced-1ms")):
         model = f"text-{deltas}{pace}"
         found: dict[str, list[float]] = {}
         async with Workers(order, server) as workers:

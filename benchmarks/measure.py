@@ -32,6 +32,7 @@ class Plan:
     gemini_short: int = 500
     gemini_long: int = 5_000
     watchers: int = 100
+    watched_deltas: int = 1_000
     ui_turns: int = 200
     ui_deltas: int = 1_000
     ui_paced: int = 100
