@@ -51,7 +51,6 @@ class Feed:
     def __init__(self, frames: type[Frames], bus: EventBus, stream: str, heartbeat: float) -> None:
         self.frames = frames
         self.ids: list[FrameId] = []
-        self.data: list[str] = []
         self.sse: list[bytes] = []
         self.ended = False
         self.error: Exception | None = None
@@ -101,8 +100,11 @@ class Feed:
     def _add(self, number: int, made: Sequence[str]) -> None:
         for place, data in enumerate(made):
             self.ids.append((number, place))
-            self.data.append(data)
             self.sse.append(f"id: {number}-{place}\ndata: {data}\n\n".encode())
+
+    def data(self, place: int) -> str:
+        """The JSON of a frame, out of what is sent over HTTP: a long turn is not to be kept twice."""
+        return self.sse[place].partition(b"data: ")[2].decode().rstrip("\n")
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -125,9 +125,9 @@ async def send_frames(socket: WebSocket, feed: Feed, after: FrameId | None) -> N
     try:
         while not gone:
             place = feed.after(after, place)
-            if place < len(feed.data):
+            if place < len(feed.ids):
                 entry, number = feed.ids[place]
-                await socket.send_text(f'{{"id":"{entry}-{number}","event":{feed.data[place]}}}')
+                await socket.send_text(f'{{"id":"{entry}-{number}","event":{feed.data(place)}}}')
                 place += 1
             elif feed.ended:
                 await socket.close(1000 if feed.error is None else 1011)
