@@ -72,9 +72,9 @@ class Feed:
                 async for entries in subscription:
                     if frames is None:
                         frames = self._begin(entries[0].event)
-                    for number, event in entries:
+                    for number, event, time in entries:
                         if type(event) is not TurnRequested:
-                            self._add(number, frames.feed(event))
+                            self._add(number, frames.feed(event, time))
                     self.loaded.set()
                     self._wake()
         except Exception as error:
