@@ -32,12 +32,14 @@ async def watchers(server: Server, plan: Plan) -> Table:
 async def watchers_stall(server: Server, plan: Plan) -> Table:
     """One watcher among ten that takes one event and nothing more until the turn has ended."""
     order = ["queues", "hot-watch"]
-    deltas = plan.long
-    table = Table(f"10 watchers of {deltas:,} deltas as fast as they come, in process", "", baseline=order[0])
+    deltas = plan.ui_stall
+    table = Table(
+        f"10 watchers of {deltas:,} deltas of 400 characters as fast as they come, in process", "", baseline=order[0]
+    )
     for text, stalled in (("all brisk ", 0), ("1 stalled ", 1)):
 
         async def work(worker: Worker, stalled: int = stalled) -> dict[str, float]:
-            return await worker.call("fan_out", model=f"text-{deltas}", watchers=10, stalled=stalled)
+            return await worker.call("fan_out", model=f"text-{deltas}-wide", watchers=10, stalled=stalled)
 
         rounds, missing = await fresh(server, order, plan.rounds, work)
         scale = 1e6 / (deltas * 10)

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import bedrock_rows, contenders, fan_out_rows, gemini_rows, rxloop_rows
 from benchmarks.contenders import Contender, UnavailableError
 from benchmarks.memory import peak_kib, reset_peak
-from benchmarks.server import TEXT_LENGTH
+from benchmarks.server import TEXT_LENGTH, WIDE_TEXT_LENGTH
 
 FACTORIES: dict[str, Callable[[str], Contender]] = {
     "raw-sdk": contenders.RawSdk,
@@ -152,7 +152,8 @@ async def fan_out(contender: Contender, model: str, watchers: int, stalled: int 
     wall, cpu = time.perf_counter(), time.process_time()
     lengths = await contender.fan_out(model, watchers, stalled, _ignore)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    if set(lengths) != {_deltas(model) * TEXT_LENGTH} or len(lengths) != watchers:
+    expected = _deltas(model) * (WIDE_TEXT_LENGTH if "-wide" in model else TEXT_LENGTH)
+    if set(lengths) != {expected} or len(lengths) != watchers:
         raise AssertionError(f"{model}: the watchers saw {sorted(set(lengths))} characters")
     return {"cpu": cpu, "wall": wall, "kib": peak_kib() - before}
 
