@@ -16,7 +16,7 @@ from rxloop.ui.bus import BusError, EventBus, MemoryBus, check_seconds
 from rxloop.ui.feed import Feeds, FrameId, read_frame_id
 from rxloop.ui.frames import EventFrames, Frames
 from rxloop.ui.running_turns import RunningTurns
-from rxloop.ui.same_origin import LOOPBACK, SameOrigin
+from rxloop.ui.same_origin import LOOPBACK, SameOrigin, check_hosts, check_origins
 from rxloop.ui.threads import MemoryThreads, ThreadStore
 from rxloop.ui.turn_request import BadRequestError, TurnRequest, owned, read_chat, read_run
 from rxloop.ui.worker import LEASE, MakeTurn, abandon, keep_queued, open_turn, prepare_turn, release
@@ -83,7 +83,8 @@ def turn_app(
         authenticate: called with every request; returns the user's id, or ``None`` to refuse with 401. It may raise
             starlette's ``HTTPException``. Users see nothing of one another. Without it everybody is one user.
         hosts: the names by which the app may be asked. By default only loopback's without `authenticate`, so that no
-            page from elsewhere can reach it under a name of its own; with it any.
+            page from elsewhere can reach it under a name of its own; with it any. ``*`` is any, ``testserver`` what
+            starlette's test client asks for.
         origins: pages of which other origins may use it, such as ``https://app.example``; by default none (no CORS).
         stop_unwatched_after: stop a turn so many seconds after its last watcher in this process has left; by default
             it goes on. One that nobody has watched yet goes on.
@@ -112,11 +113,11 @@ def turn_app(
     whole("max_turns", max_turns, minimum=1)
     whole("max_body", max_body, minimum=1)
     check_seconds("heartbeat", heartbeat)
-    for name, names in (("hosts", hosts), ("origins", origins)):
-        if isinstance(names, str):
-            raise ConfigurationError(f"{name} must be a list of names, but got {names!r}")
     if hosts is None and authenticate is None:
         hosts = LOOPBACK
+    if hosts is not None:
+        check_hosts(hosts)
+    check_origins(origins)
     server = _Server(
         make_turn,
         bus or MemoryBus(),
@@ -229,7 +230,7 @@ class _Server:
 
     async def _begin(self, asked: TurnRequest) -> None:
         if not await self._threads.claim(asked.thread_key, asked.turn_id, LEASE):
-            raise BadRequestError("the thread has a turn that runs", status=409, code="running")
+            raise BadRequestError("the thread has a running turn already", status=409, code="running")
         opened = False
         try:
             if self._make_turn is not None:

@@ -34,7 +34,7 @@ __all__ = (
 MakeTurn: TypeAlias = Callable[[TurnRequest], Turn | Awaitable[Turn]]
 """Makes the turn that a request asks for, with the request's ``prompt`` and ``conversation``."""
 
-LEASE = 60.0
+LEASE = 30.0
 """The seconds for which a thread is claimed; a turn that runs renews it."""
 
 _FAREWELL = 1.0

@@ -672,6 +672,15 @@ async def test_pages_of_other_sites_are_kept_out_unless_they_are_named() -> None
         assert (await client.post(headers={"origin": "https://evil.example"})).status_code == 403
 
 
+async def test_any_host_may_be_asked_if_it_is_said() -> None:
+    async with serving(turn_app(Turns().make, hosts=["*"])) as client:
+        assert (await client.post(headers={"host": "turns.example"})).status_code == 200
+    async with serving(turn_app(Turns().make, hosts=["::1", "Turns.example"])) as client:
+        for host in ("turns.example", "TURNS.example:80", "[::1]:8000"):
+            assert (await client.post(headers={"host": host})).status_code == 200
+        assert (await client.post()).status_code == 403
+
+
 async def test_with_authentication_any_host_may_be_asked() -> None:
     async with serving(turn_app(Turns().make, authenticate=lambda connection: "me")) as client:
         assert (await client.post(headers={"host": "turns.example"})).status_code == 200
@@ -830,7 +839,12 @@ async def test_a_turn_that_a_worker_cannot_make_fails_for_its_watchers() -> None
         ({"heartbeat": 0}, "heartbeat must be"),
         ({"stop_unwatched_after": -1}, "stop_unwatched_after must be"),
         ({"hosts": "localhost"}, "hosts must be a list"),
+        ({"hosts": ["https://turns.example"]}, "hosts must be names or addresses without scheme and port"),
+        ({"hosts": ["turns.example:80"]}, "hosts must be names"),
+        ({"hosts": [5]}, "hosts must be names"),
         ({"origins": "https://app.example"}, "origins must be a list"),
+        ({"origins": ["app.example"]}, "origins must look like"),
+        ({"origins": ["https://app.example/"]}, "origins must look like"),
     ],
 )
 async def test_its_values_are_checked(options: dict[str, Any], message: str) -> None:
