@@ -36,11 +36,12 @@ class EventLog:
             late one knows whose events they are; so does everything that a reader of the log has still to read.
     """
 
-    __slots__ = ("_error", "_replay", "_room", "_traceback", "ended", "events", "heard", "readers")
+    __slots__ = ("_error", "_merged", "_replay", "_room", "_traceback", "ended", "events", "heard", "readers")
 
     def __init__(self, replay: int) -> None:
         self._replay = replay
         self._room = _ROOM
+        self._merged = 0
         self.ended = False
         self._error: Exception | None = None
         self._traceback: TracebackType | None = None
@@ -68,11 +69,6 @@ class EventLog:
         self._traceback = None if error is None else error.__traceback__
         self.shorten()
 
-    def snapshot(self) -> list[TurnEvent]:
-        """What one who comes now has missed."""
-        self.shorten()
-        return list(self.events)
-
     def merge_from(self, start: int) -> None:
         """Merge what follows `start`, but for what other readers are in the middle of."""
         events = self.events
@@ -90,14 +86,16 @@ class EventLog:
 
     def shorten(self) -> None:
         """Merge what can be merged, and forget the oldest beyond what is replayed."""
-        self.merge_from(0)
+        # what was merged already is not looked at again: many may come late
+        self.merge_from(max(0, self._merged - 1))
         unread = min((reader.position for reader in self.readers), default=len(self.events))
         surplus = min(len(self.events) - self._replay, unread - 1)
         if surplus > 0:
             del self.events[1 : 1 + surplus]
             for reader in self.readers:
                 reader.position -= surplus
-        self._room = max(_ROOM, 2 * len(self.events))
+        self._merged = len(self.events)
+        self._room = max(_ROOM, 2 * self._merged)
 
 
 def _merged(events: Iterable[TurnEvent]) -> list[TurnEvent]:

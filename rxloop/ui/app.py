@@ -209,6 +209,8 @@ class _Server:
         user = await self._user(request)
         format_name = _format(request)
         asked = await self._asked(request, user, format_name)
+        if self.turns.closed:
+            raise BadRequestError("the server is about to end", status=503, code="unavailable", retry_after=_BUSY)
         if not self.turns.reserve():
             raise BadRequestError("too many turns run already", status=429, code="busy", retry_after=_BUSY)
         try:

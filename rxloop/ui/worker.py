@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -64,8 +65,7 @@ class PreparedTurn:
             what the turn came to, a failure included.
         """
         request = self.request
-        renewing = asyncio.create_task(self._keep())
-        try:
+        async with _kept(request, self._threads):
             hot = self._turn.start(turn_id=request.turn_id, replay=1)
             saved = False
 
@@ -92,10 +92,6 @@ class PreparedTurn:
                 hot.dispose()
                 if not saved:
                     await self._save(hot.ended)
-        finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
-            await release(request, self._threads)
         return hot.ended
 
     async def _save(self, result: TurnResult | None) -> None:
@@ -105,11 +101,6 @@ class PreparedTurn:
             turns = tuple(note if item.turn_id == note.turn_id else item for item in self._thread.turns)
             await threads.save(request.thread_key, Thread(result.conversation, turns))
         await threads.release(request.thread_key, request.turn_id)
-
-    async def _keep(self) -> None:
-        while True:
-            await asyncio.sleep(LEASE / 3)
-            await _renew(self.request, self._threads)
 
 
 async def open_turn(request: TurnRequest, *, bus: EventBus, threads: ThreadStore) -> Thread:
@@ -169,8 +160,12 @@ async def prepare_turn(
     """
     thread = await threads.load(request.thread_key) or Thread()
     made = make_turn(replace(request, conversation=list(thread.conversation)))
-    # an observable can be awaited too, and would run
-    turn = made if isinstance(made, Turn) or not inspect.isawaitable(made) else await made
+    if inspect.isawaitable(made) and not isinstance(made, Turn):
+        # an observable can be awaited too, and would run
+        async with _renewed(request, threads):
+            turn = await made
+    else:
+        turn = made
     instance("what make_turn returns", turn, Turn)
     return PreparedTurn(request, turn, await open_turn(request, bus=bus, threads=threads), bus, threads)
 
@@ -232,6 +227,33 @@ async def release(request: TurnRequest, threads: ThreadStore) -> None:
         await threads.release(request.thread_key, request.turn_id)
     except Exception as error:
         _log.warning("turn %s could not give its claim back: %s", request.turn_id, error)
+
+
+@contextlib.asynccontextmanager
+async def _renewed(request: TurnRequest, threads: ThreadStore) -> AsyncIterator[None]:
+    """Keep the thread claimed meanwhile, however long that takes."""
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(LEASE / 3)
+            await _renew(request, threads)
+
+    renewing = asyncio.create_task(keep())
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _kept(request: TurnRequest, threads: ThreadStore) -> AsyncIterator[None]:
+    """Keep the thread claimed meanwhile, and then let go of it."""
+    try:
+        async with _renewed(request, threads):
+            yield
+    finally:
+        await release(request, threads)
 
 
 async def _renew(request: TurnRequest, threads: ThreadStore) -> None:

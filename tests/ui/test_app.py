@@ -766,6 +766,7 @@ async def test_it_can_be_mounted_in_a_fastapi_app() -> None:
         turn_id = response.json()["turn_id"]
         await turns.entered.wait()
         await agent.state.close()
+        assert error_of(await client.http.post("/agent/turns", json=run_body(thread="t2")))[:2] == (503, "unavailable")
         response = await client.http.get(f"/agent/turns/{turn_id}/events", params={"format": "rxloop"})
         assert frames(response.text)[-1][1]["finish_reason"] == "aborted"
 

@@ -228,3 +228,20 @@ async def test_a_turn_that_could_not_be_handed_over_fails_for_who_finds_it() -> 
         assert [data["type"] for _, data in found] == ["error"]
         assert "queue" not in str(found)
         assert await threads.claimed_by("/t1") is None
+
+
+async def test_a_thread_stays_claimed_while_its_turn_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "LEASE", 0.3)
+    threads, bus = RenewedThreads(), MemoryBus()
+
+    async def make_turn(request: TurnRequest) -> Turn:
+        async with asyncio.timeout(10):
+            for _ in range(4):
+                assert await threads.claims.get()
+        assert await threads.claimed_by("/t1") == "turn_1"
+        return Turn(ScriptedAdapter("It is 5."), request.prompt)
+
+    result = await run_turn(REQUEST, make_turn, bus=bus, threads=threads)
+    assert result is not None
+    assert result.text == "It is 5."
+    assert await threads.claimed_by("/t1") is None
