@@ -12,13 +12,24 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import DEFAULT, MEASURES, QUICK, Plan, Table
+from benchmarks.measure import QUICK, Plan, Table
+from benchmarks.measures import DEFAULT, MEASURES
 from benchmarks.processes import Server
 
 
 def _environment() -> dict[str, Any]:
     packages = {}
-    for name in ("rxloop", "reactivex", "anthropic", "google-genai", "boto3", "httpx2", "pydantic-ai-slim"):
+    for name in (
+        "rxloop",
+        "reactivex",
+        "anthropic",
+        "google-genai",
+        "boto3",
+        "httpx2",
+        "starlette",
+        "uvicorn",
+        "pydantic-ai-slim",
+    ):
         try:
             packages[name] = version(name)
         except PackageNotFoundError:

@@ -78,6 +78,13 @@ class Contender:
         """Read one event of a text turn and wait; return the most events that were buffered meanwhile."""
         raise UnavailableError("has no stalled consumer")
 
+    async def fan_out(self, model: str, watchers: int, stalled: int, on_delta: OnDelta) -> list[int]:
+        """Run one text turn that so many watch, of whom some take one event and no more until the turn has ended.
+
+        Returns the length of the text that each has seen.
+        """
+        raise UnavailableError("has no fan-out")
+
     async def close(self) -> None:
         """Release the connections."""
 

@@ -31,6 +31,13 @@ class Plan:
     import_runs: int = 10
     gemini_short: int = 500
     gemini_long: int = 5_000
+    watchers: int = 100
+    watched_deltas: int = 1_000
+    ui_turns: int = 200
+    ui_deltas: int = 1_000
+    ui_paced: int = 100
+    latency_deltas: int = 400
+    ui_stall: int = 20_000
     peers: bool = False
 
 
@@ -86,7 +93,8 @@ class Table:
             self.rows.append(row)
 
 
-def _samples(rounds: list[dict[str, dict[str, Any]]], key: str, scale: float) -> dict[str, list[float]]:
+def samples_of(rounds: list[dict[str, dict[str, Any]]], key: str, scale: float) -> dict[str, list[float]]:
+    """One value of all answers, by contender."""
     found: dict[str, list[float]] = {}
     for answers in rounds:
         for name, answer in answers.items():
@@ -225,7 +233,7 @@ async def first(server: Server, plan: Plan) -> Table:
     return table
 
 
-async def _fresh(
+async def fresh(
     server: Server, names: list[str], rounds: int, work: Callable[[Worker], Awaitable[dict[str, Any]]]
 ) -> tuple[list[dict[str, dict[str, Any]]], dict[str, str]]:
     """Measure in a new process each time, as memory a process once took stays with it."""
@@ -262,7 +270,7 @@ async def _concurrent(server: Server, plan: Plan, order: list[str], where: str) 
     async def work(worker: Worker) -> dict[str, Any]:
         return await worker.call("concurrent", model=model, turns=turns)
 
-    rounds, missing = await _fresh(server, order, plan.rounds, work)
+    rounds, missing = await fresh(server, order, plan.rounds, work)
     title = f"{turns} concurrent turns {where}of {plan.concurrent_deltas} deltas, 5 ms apart"
     table = Table(title, "", baseline=order[0])
     for label, key, scale in (
@@ -271,7 +279,7 @@ async def _concurrent(server: Server, plan: Plan, order: list[str], where: str) 
         ("MiB    ", "kib", 1 / 1024),
         ("threads ", "threads", 1.0),
     ):
-        table.add(_samples(rounds, key, scale), missing, order=order, label=label)
+        table.add(samples_of(rounds, key, scale), missing, order=order, label=label)
     return table
 
 
@@ -286,7 +294,7 @@ async def tool(server: Server, plan: Plan) -> Table:
         rounds = [await workers.call("tool", model="tool-1-1", times=times) for _ in range(plan.rounds)]
         missing = workers.unavailable
     table = Table(f"1 + 1 deltas around one tool call, CPU per turn ({plan.tool_turns} turns)", "ms")
-    table.add(_samples(rounds, "cpu", 1000), missing, order=order)
+    table.add(samples_of(rounds, "cpu", 1000), missing, order=order)
     table.targets.append("rxloop <= 0.8 x raw-sdk")
     return table
 
@@ -299,10 +307,10 @@ async def stall(server: Server, plan: Plan) -> Table:
     async def work(worker: Worker) -> dict[str, Any]:
         return await worker.call("stall", model=model, stats_port=server.port)
 
-    rounds, missing = await _fresh(server, order, min(plan.rounds, 3), work)
+    rounds, missing = await fresh(server, order, min(plan.rounds, 3), work)
     table = Table(f"A stalled consumer of {plan.long:,} deltas", "")
-    table.add(_samples(rounds, "kib", 1 / 1024), missing, order=order, label="MiB grown      ")
-    table.add(_samples(rounds, "sent", 1), missing, order=order, label="deltas sent    ")
+    table.add(samples_of(rounds, "kib", 1 / 1024), missing, order=order, label="MiB grown      ")
+    table.add(samples_of(rounds, "sent", 1), missing, order=order, label="deltas sent    ")
     for name in order:
         answers = [answers[name] for answers in rounds if name in answers]
         if not answers:
@@ -349,20 +357,3 @@ def _seconds(code: str) -> float:
     started = time.perf_counter()
     _python(code)
     return time.perf_counter() - started
-
-
-MEASURES: dict[str, Callable[[Server, Plan], Awaitable[Table]]] = {
-    "delta": delta,
-    "paced": paced,
-    "gemini": gemini,
-    "bedrock": bedrock,
-    "bedrock-paced": bedrock_paced,
-    "bedrock-concurrent": bedrock_concurrent,
-    "first": first,
-    "concurrent": concurrent,
-    "tool": tool,
-    "stall": stall,
-    "import": imports,
-    "layers": layers,
-}
-DEFAULT = [name for name in MEASURES if name != "layers"]

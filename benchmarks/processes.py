@@ -83,10 +83,12 @@ class Server(Process):
 
 
 class Worker(Process):
-    """A process with one contender."""
+    """A process with one contender, or another that answers commands."""
+
+    module = "benchmarks.worker"
 
     def __init__(self, contender: str, server: Server) -> None:
-        super().__init__("benchmarks.worker", contender, server.url)
+        super().__init__(self.module, contender, server.url)
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -116,6 +118,21 @@ class Worker(Process):
         except (BrokenPipeError, ConnectionResetError) as exc:
             raise UnavailableError("the worker process has ended") from exc
         return await self._answer()
+
+
+class App(Worker):
+    """A process with a web server that turns the provider's streams into server-sent events."""
+
+    module = "benchmarks.app_worker"
+
+
+class Clients(Worker):
+    """A process with the clients of a web server."""
+
+    module = "benchmarks.app_clients"
+
+    def __init__(self, server: Server) -> None:
+        super().__init__("clients", server)
 
 
 class Workers:

@@ -5,9 +5,13 @@ The `model` of a request chooses the reply; Gemini's and Bedrock's is in the pat
 - `text-N`: N text deltas of four characters each
 - `text-N-paced-Xms`: the same with a delay of X milliseconds before each delta
 - `text-N-tight`: the same with a small send buffer, so that a stalled reader blocks the server soon
+- `…-wide`: the same with 400 characters in a delta
+- `…-timed`: the text of a delta is `@` and the nanoseconds of the system's monotonic clock when it was written
+- `…-held`: no delta before the next `GET /release`
 - `tool-1-1`: a text delta and one `tool_use` of `add`; one text delta if the last message is a tool result
 
-Every event is one HTTP chunk and one write. `GET /stats` tells how far the latest stream has got.
+Every event is one HTTP chunk and one write. `GET /stats` tells how far the latest stream has got, and
+how many are held.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import re
 import socket
 import struct
 import sys
+import time
 from binascii import crc32
 from typing import Any
 
@@ -41,7 +46,9 @@ TEXTS = (
 )
 TEXT_LENGTH = 4
 TIGHT_SEND_BUFFER = 32 * 1024
-_MODEL = re.compile(r"^text-(?P<deltas>\d+)(?:-paced-(?P<pace>[\d.]+)ms)?(?P<tight>-tight)?$")
+_MODEL = re.compile(
+    r"^text-(?P<deltas>\d+)(?:-paced-(?P<pace>[\d.]+)ms)?(?P<tight>-tight)?(?P<wide>-wide)?(?P<timed>-timed)?(?P<held>-held)?$"
+)
 
 _HEAD = (
     b"HTTP/1.1 200 OK\r\n"
@@ -87,6 +94,10 @@ def _text_delta(text: str) -> bytes:
 
 
 _DELTAS = tuple(_text_delta(text) for text in TEXTS)
+WIDE_TEXT_LENGTH = 100 * TEXT_LENGTH
+_WIDE_DELTAS = tuple(_text_delta(100 * text) for text in TEXTS)
+STAMP_LENGTH = 19
+_TIMED_HEAD, _TIMED_TAIL = _text_delta("@" + STAMP_LENGTH * "0").split(STAMP_LENGTH * b"0")
 _PING = _chunk({"type": "ping"})
 _TEXT_START = _chunk({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
 _MESSAGE_STOP = _chunk({"type": "message_stop"})
@@ -202,13 +213,15 @@ class Stats:
         self.sent = 0
         self.blocked = False
         self.finished = False
+        self.held = 0
 
 
 class LoadProtocol(asyncio.Protocol):
     """One connection; requests are served one after the other."""
 
-    def __init__(self, stats: Stats) -> None:
+    def __init__(self, stats: Stats, held: list[asyncio.Event]) -> None:
         self._stats = stats
+        self._held = held
         self._buffer = bytearray()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -244,6 +257,11 @@ class LoadProtocol(asyncio.Protocol):
         del self._buffer[:total]
         if head.startswith("GET /stats"):
             self._reply_json(vars(self._stats))
+        elif head.startswith("GET /release"):
+            for held in self._held:
+                held.set()
+            self._held.clear()
+            self._reply_json({})
         elif head.startswith("POST /v1/messages"):
             self._task = asyncio.ensure_future(self._stream(json.loads(body)))
         elif gemini := _GEMINI_PATH.match(head):
@@ -280,7 +298,7 @@ class LoadProtocol(asyncio.Protocol):
 
     async def _text_reply(self, model: str) -> tuple[bytes, ...]:
         deltas = _deltas(model)
-        if not await self._send(model, deltas, _DELTAS):
+        if not await self._send(model, deltas, _WIDE_DELTAS if "-wide" in model else _DELTAS):
             return ()
         self._stats.finished = True
         return (_block_stop(0), _message_delta("end_turn", deltas), _MESSAGE_STOP, _LAST_CHUNK)
@@ -312,14 +330,23 @@ class LoadProtocol(asyncio.Protocol):
             sock = self._transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, TIGHT_SEND_BUFFER)
         stats = self._stats
+        if match["held"]:
+            held = asyncio.Event()
+            self._held.append(held)
+            stats.held = len(self._held)
+            await held.wait()
+            stats.held = 0
         stats.sent = 0
         stats.finished = stats.blocked = False
-        transport, writable, count = self._transport, self._writable, len(chunks)
+        transport, writable, count, timed = self._transport, self._writable, len(chunks), match["timed"]
         write = transport.write
         for number in range(deltas):
             if pace:
                 await asyncio.sleep(pace)
-            write(chunks[number % count])
+            if timed:
+                write(b"%b%019d%b" % (_TIMED_HEAD, time.monotonic_ns(), _TIMED_TAIL))
+            else:
+                write(chunks[number % count])
             stats.sent = number + 1
             if not writable.is_set():
                 stats.blocked = True
@@ -334,7 +361,8 @@ async def serve() -> None:
     """Serve on a free port of 127.0.0.1, print it, and stop when standard input closes."""
     loop = asyncio.get_running_loop()
     stats = Stats()
-    server = await loop.create_server(lambda: LoadProtocol(stats), "127.0.0.1", 0, backlog=1024)
+    held: list[asyncio.Event] = []
+    server = await loop.create_server(lambda: LoadProtocol(stats, held), "127.0.0.1", 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
     server.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import gc
 import json
 import os
@@ -13,12 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from benchmarks import bedrock_rows, contenders, gemini_rows, rxloop_rows
+from benchmarks import bedrock_rows, contenders, fan_out_rows, gemini_rows, rxloop_rows
 from benchmarks.contenders import Contender, UnavailableError
-from benchmarks.server import TEXT_LENGTH
+from benchmarks.memory import peak_kib, reset_peak
+from benchmarks.server import TEXT_LENGTH, WIDE_TEXT_LENGTH
 
 FACTORIES: dict[str, Callable[[str], Contender]] = {
     "raw-sdk": contenders.RawSdk,
@@ -38,6 +37,12 @@ FACTORIES: dict[str, Callable[[str], Contender]] = {
     "boto3-by-hand": bedrock_rows.Boto3ByHand,
     "rxloop-bedrock": bedrock_rows.RxLoopBedrock,
     "rxloop-bedrock-fallback": partial(bedrock_rows.RxLoopBedrock, fallback=True),
+    "hot-subscribed": fan_out_rows.HotSubscribed,
+    "hot-watch": fan_out_rows.HotWatch,
+    "rx-publish": fan_out_rows.RxPublish,
+    "rx-share": fan_out_rows.RxShare,
+    "rx-replay": fan_out_rows.RxReplay,
+    "queues": fan_out_rows.Queues,
     "pydantic-ai": contenders.PydanticAi,
     **{
         f"sdk:{way}": partial(contenders.SdkBytes, way=way)
@@ -45,21 +50,6 @@ FACTORIES: dict[str, Callable[[str], Contender]] = {
     },
 }
 STALL_SETTLE_SECONDS = 0.5
-
-
-def _status_kib(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1])
-    return 0
-
-
-def _reset_peak() -> int:
-    """Make the peak of the memory start from now, where the system can; return the memory in use."""
-    gc.collect()
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    return _status_kib("VmRSS")
 
 
 def _ignore(_: str) -> None:
@@ -105,7 +95,7 @@ async def first(contender: Contender, model: str, times: int) -> dict[str, list[
 
 async def concurrent(contender: Contender, model: str, turns: int) -> dict[str, float]:
     """Run many text turns at once; the memory is the peak above what the process held before them."""
-    before = _reset_peak()
+    before = reset_peak()
     threads = 0
 
     async def count_threads() -> None:
@@ -119,7 +109,7 @@ async def concurrent(contender: Contender, model: str, turns: int) -> dict[str, 
     await asyncio.gather(*(_text_once(contender, model, _ignore) for _ in range(turns)))
     counting.cancel()
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return {"cpu": cpu, "wall": wall, "kib": _status_kib("VmHWM") - before, "threads": threads}
+    return {"cpu": cpu, "wall": wall, "kib": peak_kib() - before, "threads": threads}
 
 
 async def tool(contender: Contender, model: str, times: int) -> dict[str, float]:
@@ -151,9 +141,21 @@ async def stall(contender: Contender, model: str, stats_port: int) -> dict[str, 
                 break
             await asyncio.sleep(0.05)
 
-    before = _reset_peak()
+    before = reset_peak()
     peak = await contender.stall(model, until_blocked)
-    return {"peak": peak, "kib": _status_kib("VmHWM") - before, **latest}
+    return {"peak": peak, "kib": peak_kib() - before, **latest}
+
+
+async def fan_out(contender: Contender, model: str, watchers: int, stalled: int = 0) -> dict[str, float]:
+    """Run one text turn that so many watch; the memory is the peak above what the process held before."""
+    before = reset_peak()
+    wall, cpu = time.perf_counter(), time.process_time()
+    lengths = await contender.fan_out(model, watchers, stalled, _ignore)
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    expected = _deltas(model) * (WIDE_TEXT_LENGTH if "-wide" in model else TEXT_LENGTH)
+    if set(lengths) != {expected} or len(lengths) != watchers:
+        raise AssertionError(f"{model}: the watchers saw {sorted(set(lengths))} characters")
+    return {"cpu": cpu, "wall": wall, "kib": peak_kib() - before}
 
 
 async def _stats(port: int) -> dict[str, Any]:
@@ -173,6 +175,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "concurrent": concurrent,
     "tool": tool,
     "stall": stall,
+    "fan_out": fan_out,
 }
 
 

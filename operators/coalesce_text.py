@@ -29,9 +29,10 @@ def coalesce_text(
         -a---bc----d-eS---f-|
 
     The first delta passes at once; those that follow within `seconds` are joined and come at the end of that time. Any
-    other event, a delta of another kind, the end and an error let out what was held, and then pass at once: nothing is
-    lost, and the order stays. ``S`` is such another event. While the consumer behind it lags, what is held grows by
-    joining, and waits. State is per subscription; disposing disposes the source and the timer, and drops what is held.
+    other event, the end and an error let out what was held, and pass at once; a delta of another kind lets it out and
+    is held in its place. Nothing is lost, and the order stays. ``S`` is such another event. While the consumer behind
+    it lags, what is held grows by joining, and waits. State is per subscription; disposing disposes the source and the
+    timer, and drops what is held.
 
     Args:
         seconds: the least time between two deltas; 0.016 repaints 60 times a second.

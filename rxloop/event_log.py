@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from types import TracebackType
 from typing import Any, Protocol
 
 from reactivex import abc
@@ -35,15 +36,25 @@ class EventLog:
             late one knows whose events they are; so does everything that a reader of the log has still to read.
     """
 
-    __slots__ = ("_replay", "_room", "ended", "error", "events", "readers")
+    __slots__ = ("_error", "_merged", "_replay", "_room", "_traceback", "ended", "events", "heard", "readers")
 
     def __init__(self, replay: int) -> None:
         self._replay = replay
         self._room = _ROOM
+        self._merged = 0
         self.ended = False
-        self.error: Exception | None = None
+        self._error: Exception | None = None
+        self._traceback: TracebackType | None = None
+        self.heard = False
+        """Whether anybody has asked for the error."""
         self.events: list[TurnEvent] = []
         self.readers: list[Reader] = []
+
+    @property
+    def error(self) -> Exception | None:
+        """What it ended with, as it was when it came: each who raises it would keep the frames of all before."""
+        self.heard = True
+        return None if self._error is None else self._error.with_traceback(self._traceback)
 
     def append(self, event: TurnEvent) -> None:
         """Keep one more."""
@@ -54,13 +65,9 @@ class EventLog:
     def end(self, error: Exception | None) -> None:
         """Nothing follows."""
         self.ended = True
-        self.error = error
+        self._error = error
+        self._traceback = None if error is None else error.__traceback__
         self.shorten()
-
-    def snapshot(self) -> list[TurnEvent]:
-        """What one who comes now has missed."""
-        self.shorten()
-        return list(self.events)
 
     def merge_from(self, start: int) -> None:
         """Merge what follows `start`, but for what other readers are in the middle of."""
@@ -79,14 +86,16 @@ class EventLog:
 
     def shorten(self) -> None:
         """Merge what can be merged, and forget the oldest beyond what is replayed."""
-        self.merge_from(0)
+        # what was merged already is not looked at again: many may come late
+        self.merge_from(max(0, self._merged - 1))
         unread = min((reader.position for reader in self.readers), default=len(self.events))
         surplus = min(len(self.events) - self._replay, unread - 1)
         if surplus > 0:
             del self.events[1 : 1 + surplus]
             for reader in self.readers:
                 reader.position -= surplus
-        self._room = max(_ROOM, 2 * len(self.events))
+        self._merged = len(self.events)
+        self._room = max(_ROOM, 2 * self._merged)
 
 
 def _merged(events: Iterable[TurnEvent]) -> list[TurnEvent]:

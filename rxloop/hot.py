@@ -39,7 +39,9 @@ class HotTurn(Observable[TurnEvent]):
     It is a hot observable: subscribing does not start anything, leaving does not end anything. Whoever comes late gets
     the events so far, runs of deltas merged into one, and then what follows. Subscribers are pushed to; ``async for``
     and `watch` read at their own pace. A watcher that raises, stalls or leaves harms neither the turn nor another
-    watcher. It belongs to the event loop in which it was started; `stop` and `dispose` may be called from any thread.
+    watcher. A failure that nobody has heard of by the time that nothing refers to the turn any more is reported to the
+    event loop, as a task's is. It belongs to the event loop in which it was started; `stop` and `dispose` may be called
+    from any thread.
     """
 
     def __init__(
@@ -62,12 +64,13 @@ class HotTurn(Observable[TurnEvent]):
         self._lingering = SerialDisposable()
         self._stop: ReplaySubject[Any] = ReplaySubject(1)
         self._log = EventLog(replay)
+        self._log.heard = run.on_end is not None
         self._followers: tuple[Follower, ...] = ()
         self._queues: tuple[QueueReader, ...] = ()
         self._readers: tuple[LogReader, ...] = ()
         self._demand = Demand()
         self._usage = Usage()
-        self._awaited: list[asyncio.Future[None]] = []
+        self._awaited: set[asyncio.Future[None]] = set()
         self._subscription = SerialDisposable()
         context = copy_context()
         context.run(demand_context.set, self._demand)
@@ -86,6 +89,14 @@ class HotTurn(Observable[TurnEvent]):
     def __repr__(self) -> str:
         state = "ended" if self._log.ended else "running"
         return f"<HotTurn {self.turn_id} {state}, {self.watchers} watchers>"
+
+    def __del__(self) -> None:
+        log: EventLog | None = getattr(self, "_log", None)
+        if log is None or log.heard or log.error is None or self._loop is None:
+            return
+        # a failure that nobody was told of must not be lost, as it is not with a task
+        message = f"the hot turn {self.turn_id} failed, and nobody was told"
+        self._loop.call_exception_handler({"message": message, "exception": log.error})
 
     def __aiter__(self) -> Watcher:
         return self.watch()
@@ -108,6 +119,7 @@ class HotTurn(Observable[TurnEvent]):
     @property
     def ended(self) -> TurnResult | None:
         """What the run came to, however it ended; ``None`` while it runs."""
+        self._log.heard = self._log.heard or self._log.ended
         return self._run.ended
 
     async def result(self) -> TurnResult:
@@ -121,8 +133,11 @@ class HotTurn(Observable[TurnEvent]):
         """
         if not self._log.ended:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._awaited.append(waiting)
-            await waiting
+            self._awaited.add(waiting)
+            try:
+                await waiting
+            finally:
+                self._awaited.discard(waiting)
         if self._log.error is not None:
             raise self._log.error
         return cast("TurnResult", self._run.ended)
@@ -137,11 +152,16 @@ class HotTurn(Observable[TurnEvent]):
 
     def _dispose(self) -> None:
         if not self._log.ended:
-            self._subscription.dispose()
-            if self._run.ended is None:
-                # it was not even begun
-                self._run.ended = self._run.result(disposed=True)
-            self._end(None)
+            try:
+                self._subscription.dispose()
+                if self._run.ended is None:
+                    # it was not even begun
+                    result = self._run.ended = self._run.result(disposed=True)
+                    if self._run.on_end is not None:
+                        self._run.on_end(result)
+            finally:
+                # what `on_end` raises is its caller's, and nobody may be left waiting for it
+                self._end(None)
 
     def watch(self, overflow: Overflow = "coalesce", *, buffer: int = 256, patience: float | None = 30.0) -> Watcher:
         """
@@ -257,8 +277,7 @@ class HotTurn(Observable[TurnEvent]):
         self._lingering.dispose()
         if self._run.ended is not None:
             self._usage = self._run.ended.usage
-        awaited, self._awaited = self._awaited, []
-        for waiting in awaited:
+        for waiting in self._awaited:
             if not waiting.done():
                 waiting.set_result(None)
         for queue in self._queues:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from rxloop.events import ReasoningDelta, TextDelta, ToolCallDelta
 
 __all__ = ("DeltaRun", "is_delta", "merge_adjacent")
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 _DELTAS = frozenset((TextDelta, ReasoningDelta, ToolCallDelta))
@@ -65,32 +66,32 @@ class DeltaRun:
         return head
 
 
-def merge_adjacent(events: Iterable[tuple[int, T]]) -> list[tuple[int, T]]:
+def merge_adjacent(events: Iterable[tuple[K, T]]) -> list[tuple[K, T]]:
     """
-    Make one event of each run of deltas that follow one another: what they say, joined, under the last one's number.
+    Make one event of each run of deltas that follow one another: what they say, joined, under the last one's mark.
 
     The text of a step, its reasoning, and the arguments of a call merge, each with its own kind alone. Nothing else
     does, nothing is lost, and the order stays, so that a reader of the merged events knows what a reader of all knows.
     An event that has nothing to merge with is the same object as before.
 
     Args:
-        events: numbers that grow, each with its event.
+        events: each with its mark, such as its number.
 
     Returns:
         a new list, in which no two neighbours could be merged.
     """
-    merged: list[tuple[int, T]] = []
+    merged: list[tuple[K, T]] = []
     run = DeltaRun()
-    last = 0
-    for number, event in events:
+    last: K | None = None
+    for mark, event in events:
         if not run.add(event):
             if run:
-                merged.append((last, run.take()))
+                merged.append((cast("K", last), run.take()))
             if type(event) in _DELTAS:
                 run.begin(event)
             else:
-                merged.append((number, event))
-        last = number
+                merged.append((mark, event))
+        last = mark
     if run:
-        merged.append((last, run.take()))
+        merged.append((cast("K", last), run.take()))
     return merged

@@ -84,6 +84,11 @@ class _Reader:
         """Leave, and drop what waits; from any thread."""
         call_in(self._loop, self._close)
 
+    def abandon(self) -> None:
+        """Leave as soon as the event loop can: where nobody refers to it any more, anything may be in the middle."""
+        if not (self.over or self._loop.is_closed()):
+            self._loop.call_soon_threadsafe(self._close)
+
     def _close(self) -> None:
         self._waiting.clear()
         self.error = None
@@ -307,4 +312,4 @@ class Watcher(AsyncIterator[TurnEvent]):
         # `break` does not close an iterator; dropping it does
         reader: Any = getattr(self, "_reader", None)
         if reader is not None:
-            reader.close()
+            reader.abandon()

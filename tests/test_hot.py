@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import traceback
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from reactivex import operators as ops
 from reactivex.subject import Subject
 from reactivex.testing import TestScheduler
 
+from rxloop import event_log
 from rxloop.channel import iterate
 from rxloop.errors import BufferOverflowError, ConfigurationError, RxLoopError, ServerError
 from rxloop.events import (
@@ -270,6 +272,30 @@ async def test_stop_and_dispose_before_it_has_begun() -> None:
     assert adapter.requests == []
 
 
+async def test_an_on_end_that_raises_leaves_nobody_waiting() -> None:
+    def on_end(result: Any) -> None:
+        raise LookupError("nobody is told")
+
+    gate = Gate()
+    hot = turn(["a", CallTool("wait")], tools=[gate.tool], on_end=on_end).start()
+    watcher = hot.watch()
+    waiting = asyncio.ensure_future(hot.result())
+    await gate.entered.wait()
+    with pytest.raises(LookupError):
+        hot.dispose()
+    async with asyncio.timeout(2):
+        assert (await waiting).finish_reason == "aborted"
+        assert len([event async for event in watcher]) > 2
+
+
+async def test_on_end_is_told_of_a_turn_that_was_disposed_before_it_began() -> None:
+    told: list[Any] = []
+    hot = turn(["a"], on_end=told.append).start()
+    hot.dispose()
+    hot.dispose()
+    assert told == [await hot.result()]
+
+
 async def test_a_failure_reaches_everybody_with_what_there_was() -> None:
     error = ServerError("out of order", retryable=False)
     hot = turn(["a", "b", error]).start()
@@ -288,6 +314,48 @@ async def test_a_failure_reaches_everybody_with_what_there_was() -> None:
     assert late.error is error
 
 
+@pytest.mark.parametrize("heard", ["nobody", "left", "subscribed", "watched", "awaited", "ended", "on_end"])
+async def test_a_failure_that_nobody_was_told_of_is_reported_to_the_loop(heard: str) -> None:
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    over: list[Any] = []
+    error = ServerError("out of order", retryable=False)
+    hot = turn(["a", error], **({"on_end": over.append} if heard == "on_end" else {})).start()
+    if heard == "subscribed":
+        Seen().watch(hot)
+    if heard == "left":
+        hot.subscribe().dispose()
+    await rounds(50)
+    if heard == "watched":
+        assert (await read(hot))[1] is error
+    if heard == "awaited":
+        with pytest.raises(ServerError):
+            await hot.result()
+    if heard == "ended":
+        assert hot.ended is not None
+    del hot
+    gc.collect()
+    if heard in ("nobody", "left"):
+        assert [context["exception"] for context in reported] == [error]
+        assert "nobody was told" in reported[0]["message"]
+    else:
+        assert reported == []
+
+
+async def test_a_failure_keeps_nothing_of_those_who_got_it() -> None:
+    hot = turn(["a", ServerError("out of order", retryable=False)]).start()
+    depths = []
+    for _ in range(5):
+        for _ in range(3):
+            with pytest.raises(ServerError):
+                await hot.result()
+            await read(hot)
+        with pytest.raises(ServerError) as raised:
+            await hot.result()
+        depths.append(len(list(traceback.walk_tb(raised.value.__traceback__))))
+    assert len(set(depths)) == 1
+
+
 async def test_cancelling_one_who_waits_for_the_result_leaves_the_turn() -> None:
     gate = Gate()
     hot = turn(["a", CallTool("wait")], ["b"], tools=[gate.tool]).start()
@@ -296,8 +364,11 @@ async def test_cancelling_one_who_waits_for_the_result_leaves_the_turn() -> None
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+    # nothing is kept of one who asks again and again
+    assert not hot._awaited
     gate.go.set()
     assert (await hot.result()).text == "b"
+    assert not hot._awaited
 
 
 # watchers that misbehave
@@ -547,6 +618,26 @@ async def test_a_blocking_watcher_that_leaves_lets_the_turn_go_on() -> None:
     assert hot.ended is None
     await watcher.aclose()
     assert (await hot.result()).finish_reason == "stop"
+
+
+async def test_a_blocking_watcher_may_be_collected_in_the_middle_of_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    hot = turn(["x"] * 200).start()
+    circle: list[Any] = [hot.watch("block", buffer=16)]
+    circle.append(circle)
+    await rounds(50)
+    # the end waits for the watcher
+    hot.stop()
+    merge = event_log._merged
+
+    def collecting(events: Any) -> Any:
+        gc.collect()
+        return merge(events)
+
+    monkeypatch.setattr(event_log, "_merged", collecting)
+    del circle
+    received = [event async for event in hot]
+    assert isinstance(received[-1], TurnFinished)
+    check_grammar(received)
 
 
 async def test_a_stop_reaches_a_turn_that_waits_for_a_watcher() -> None:

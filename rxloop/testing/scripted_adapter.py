@@ -286,7 +286,7 @@ class _Speaking:
         self._observer = observer
         self._scheduler = scheduler
         self._position = 0
-        self._text = ""
+        self._text: list[str] = []
         self._calls: list[ToolCall] = []
         self._signatures: list[Signature] = []
         self._ended = False
@@ -336,7 +336,7 @@ class _Speaking:
     def _say(self, item: str | Think | _CallPart) -> None:
         forward = self._observer.on_next
         if isinstance(item, str):
-            self._text += item
+            self._text.append(item)
             forward(TextDelta(self._step, item))
         elif isinstance(item, Think):
             if item.signature is not None:
@@ -355,15 +355,16 @@ class _Speaking:
         reason: FinishReason = "aborted"
         if self._ended:
             reason = "tool-calls" if calls else self._finish_reason
-        message: dict[str, Any] = {"role": "assistant", "content": self._text}
+        text = "".join(self._text)
+        message: dict[str, Any] = {"role": "assistant", "content": text}
         if calls:
             message["calls"] = [call.to_dict() for call in calls]
         return StepResult(
-            self._text,
+            text,
             calls,
             self._usage if self._ended else Usage(),
             reason,
             raw_stop_reason=reason if self._ended else None,
-            message=message if self._text or calls else None,
+            message=message if text or calls else None,
             signatures=tuple(self._signatures),
         )

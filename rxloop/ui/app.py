@@ -16,10 +16,10 @@ from rxloop.ui.bus import BusError, EventBus, MemoryBus, check_seconds
 from rxloop.ui.feed import Feeds, FrameId, read_frame_id
 from rxloop.ui.frames import EventFrames, Frames
 from rxloop.ui.running_turns import RunningTurns
-from rxloop.ui.same_origin import LOOPBACK, SameOrigin
+from rxloop.ui.same_origin import LOOPBACK, SameOrigin, check_hosts, check_origins
 from rxloop.ui.threads import MemoryThreads, ThreadStore
 from rxloop.ui.turn_request import BadRequestError, TurnRequest, owned, read_chat, read_run
-from rxloop.ui.worker import LEASE, MakeTurn, keep_queued, open_turn, prepare_turn
+from rxloop.ui.worker import LEASE, MakeTurn, abandon, keep_queued, open_turn, prepare_turn, release
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -36,6 +36,11 @@ Authenticate: TypeAlias = "Callable[[HTTPConnection], str | Awaitable[str | None
 _log = logging.getLogger("rxloop.ui")
 _BUSY = 2.0
 """The seconds after which a client may try again."""
+
+_CODES = {401: "unauthenticated", 403: "forbidden", 404: "unknown", 405: "method"}
+
+_TELLING = 2.0
+"""The seconds in which watchers are told of a turn that could not be handed over."""
 
 _QUEUED = 600.0
 """The seconds for which a turn waits for a worker."""
@@ -78,7 +83,8 @@ def turn_app(
         authenticate: called with every request; returns the user's id, or ``None`` to refuse with 401. It may raise
             starlette's ``HTTPException``. Users see nothing of one another. Without it everybody is one user.
         hosts: the names by which the app may be asked. By default only loopback's without `authenticate`, so that no
-            page from elsewhere can reach it under a name of its own; with it any.
+            page from elsewhere can reach it under a name of its own; with it any. ``*`` is any, ``testserver`` what
+            starlette's test client asks for.
         origins: pages of which other origins may use it, such as ``https://app.example``; by default none (no CORS).
         stop_unwatched_after: stop a turn so many seconds after its last watcher in this process has left; by default
             it goes on. One that nobody has watched yet goes on.
@@ -92,8 +98,10 @@ def turn_app(
     """
     try:
         from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
         from starlette.middleware import Middleware
         from starlette.middleware.cors import CORSMiddleware
+        from starlette.requests import ClientDisconnect
         from starlette.routing import Route, WebSocketRoute
     except ImportError as error:
         raise ConfigurationError('the app needs the ui extra: pip install "rxloop[ui]"') from error
@@ -105,11 +113,11 @@ def turn_app(
     whole("max_turns", max_turns, minimum=1)
     whole("max_body", max_body, minimum=1)
     check_seconds("heartbeat", heartbeat)
-    for name, names in (("hosts", hosts), ("origins", origins)):
-        if isinstance(names, str):
-            raise ConfigurationError(f"{name} must be a list of names, but got {names!r}")
     if hosts is None and authenticate is None:
         hosts = LOOPBACK
+    if hosts is not None:
+        check_hosts(hosts)
+    check_origins(origins)
     server = _Server(
         make_turn,
         bus or MemoryBus(),
@@ -147,13 +155,19 @@ def turn_app(
             Route("/turns/{turn_id}/events", server.events, methods=["GET"]),
             WebSocketRoute("/turns/{turn_id}/socket", server.socket),
             Route("/turns/{turn_id}/stop", server.stop, methods=["POST"]),
-            Route("/threads/{thread_id}", server.thread, methods=["GET"]),
-            Route("/threads/{thread_id}/stream", server.thread_stream, methods=["GET"]),
+            Route("/threads/{thread_id:path}/stream", server.thread_stream, methods=["GET"]),
+            Route("/threads/{thread_id:path}", server.thread, methods=["GET"]),
             *routes,
         ],
         middleware=middleware,
         lifespan=lifespan,
-        exception_handlers={BadRequestError: _refused, BusError: _bus_away},
+        exception_handlers={
+            BadRequestError: _refused,
+            BusError: _bus_away,
+            HTTPException: _not_served,
+            ClientDisconnect: _gone,
+            Exception: _failed,
+        },
     )
     app.state.close = server.close
     return app
@@ -195,6 +209,8 @@ class _Server:
         user = await self._user(request)
         format_name = _format(request)
         asked = await self._asked(request, user, format_name)
+        if self.turns.closed:
+            raise BadRequestError("the server is about to end", status=503, code="unavailable", retry_after=_BUSY)
         if not self.turns.reserve():
             raise BadRequestError("too many turns run already", status=429, code="busy", retry_after=_BUSY)
         try:
@@ -216,16 +232,22 @@ class _Server:
 
     async def _begin(self, asked: TurnRequest) -> None:
         if not await self._threads.claim(asked.thread_key, asked.turn_id, LEASE):
-            raise BadRequestError("the thread has a turn that runs", status=409, code="running")
+            raise BadRequestError("the thread has a running turn already", status=409, code="running")
+        opened = False
         try:
             if self._make_turn is not None:
                 self.turns.start(await prepare_turn(asked, self._make_turn, bus=self._bus, threads=self._threads))
             elif self._hand_over is not None:
                 await open_turn(asked, bus=self._bus, threads=self._threads)
+                opened = True
                 await self._hand_over(asked)
                 self.turns.keep(keep_queued(asked, _QUEUED, bus=self._bus, threads=self._threads))
         except BaseException as error:
-            await self._threads.release(asked.thread_key, asked.turn_id)
+            if opened:
+                # whoever has found it in its thread must not wait for it
+                await abandon(asked, error, bus=self._bus, threads=self._threads, seconds=_TELLING)
+            else:
+                await release(asked, self._threads)
             if isinstance(error, Exception) and not isinstance(error, (BusError, BadRequestError)):
                 _log.exception("turn %s could not be made", asked.turn_id)
                 raise BadRequestError("the turn could not be made", status=500, code="internal") from error
@@ -399,6 +421,28 @@ def _refusal(error: BadRequestError) -> Response:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, BadRequestError)  # noqa: S101
     return _refusal(error)
+
+
+async def _not_served(request: Request, error: Exception) -> Response:
+    """What the routes refuse by themselves, and what an authentication hook raises."""
+    from starlette.exceptions import HTTPException
+    from starlette.responses import JSONResponse, Response
+
+    assert isinstance(error, HTTPException)  # noqa: S101
+    if error.status_code in (204, 304):
+        return Response(status_code=error.status_code, headers=error.headers)
+    body = {"error": {"message": error.detail, "code": _CODES.get(error.status_code, "refused")}}
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """The client left in the middle of its request: nobody hears the answer."""
+    return _refusal(BadRequestError("the body must be complete", status=400, code="invalid"))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    # it is raised again afterwards, for the log of whoever serves the app
+    return _refusal(BadRequestError("the request could not be served", status=500, code="internal"))
 
 
 async def _bus_away(request: Request, error: Exception) -> Response:

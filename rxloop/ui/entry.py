@@ -71,10 +71,11 @@ StreamEvent: TypeAlias = "TurnEvent | TurnFailed | TurnRequested"
 
 
 class Entry(NamedTuple):
-    """An event of a turn with its number: from 1, growing, not without gaps."""
+    """An event of a turn, its number (from 1, growing, not without gaps), and its seconds since the turn began."""
 
     id: int
     event: StreamEvent
+    time: float = 0.0
 
 
 def is_end(event: StreamEvent) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -12,6 +13,8 @@ from rxloop.ui.entry import StreamEvent, TurnRequested
 from rxloop.ui.frames import Frames
 
 __all__ = ("Feed", "Feeds", "FrameId", "read_frame_id")
+
+_log = logging.getLogger("rxloop.ui")
 
 FrameId = tuple[int, int]
 """The number of an entry, and of the frame among those that it made."""
@@ -48,7 +51,6 @@ class Feed:
     def __init__(self, frames: type[Frames], bus: EventBus, stream: str, heartbeat: float) -> None:
         self.frames = frames
         self.ids: list[FrameId] = []
-        self.data: list[str] = []
         self.sse: list[bytes] = []
         self.ended = False
         self.error: Exception | None = None
@@ -70,13 +72,15 @@ class Feed:
                 async for entries in subscription:
                     if frames is None:
                         frames = self._begin(entries[0].event)
-                    for number, event in entries:
+                    for number, event, time in entries:
                         if type(event) is not TurnRequested:
-                            self._add(number, frames.feed(event))
+                            self._add(number, frames.feed(event, time))
                     self.loaded.set()
                     self._wake()
         except Exception as error:
             self.error = error
+            # its watchers come back, and would hear of it no sooner
+            _log.exception("the events of %s could not be read", self._stream)
         finally:
             done = self.frames.done
             if done is not None and self.error is None:
@@ -96,8 +100,11 @@ class Feed:
     def _add(self, number: int, made: Sequence[str]) -> None:
         for place, data in enumerate(made):
             self.ids.append((number, place))
-            self.data.append(data)
             self.sse.append(f"id: {number}-{place}\ndata: {data}\n\n".encode())
+
+    def data(self, place: int) -> str:
+        """The JSON of a frame, out of what is sent over HTTP: a long turn is not to be kept twice."""
+        return self.sse[place].partition(b"data: ")[2].decode().rstrip("\n")
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -38,8 +38,14 @@ class Frames(Protocol):
             run_id: the client's name of it.
         """
 
-    def feed(self, event: StreamEvent) -> Sequence[str]:
-        """The frames that an event makes: none, one or more, without line breaks in them."""
+    def feed(self, event: StreamEvent, time: float | None = None) -> Sequence[str]:
+        """
+        The frames that an event makes: none, one or more, without line breaks in them.
+
+        Args:
+            event: the next one.
+            time: its seconds since the turn began, for formats that tell.
+        """
         ...
 
 
@@ -61,14 +67,16 @@ class EventFrames:
     def __init__(self, *, turn_id: str = "", thread_id: str = "", run_id: str = "") -> None:
         pass
 
-    def feed(self, event: StreamEvent) -> Sequence[str]:
-        """The event's frame."""
+    def feed(self, event: StreamEvent, time: float | None = None) -> Sequence[str]:
+        """The event's frame; with its time, as an event tape has it."""
+        timed = "" if time is None else f',"time":{time}'
         if isinstance(event, (TextDelta, ReasoningDelta)):
-            return (f'{{"type":"{event.type}","step":{event.step},"text":{quoted(event.text)}}}',)
+            return (f'{{"type":"{event.type}","step":{event.step},"text":{quoted(event.text)}{timed}}}',)
         if isinstance(event, ToolCallDelta):
             call_id, arguments = quoted(event.call_id), quoted(event.arguments)
-            return (f'{{"type":"tool_call_delta","step":{event.step},"call_id":{call_id},"arguments":{arguments}}}',)
-        return (json_text(event.to_dict()),)
+            said = f'"step":{event.step},"call_id":{call_id},"arguments":{arguments}'
+            return (f'{{"type":"tool_call_delta",{said}{timed}}}',)
+        return (f"{json_text(event.to_dict())[:-1]}{timed}}}",)
 
 
 def quoted(text: str) -> str:

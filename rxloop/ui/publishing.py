@@ -135,9 +135,10 @@ class _Outbox:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._number = number
+        self._began = self._loop.time()
         self._compact_at = _COMPACT_AT
         self.arrived = asyncio.Event()
-        self.pending: list[tuple[int, StreamEvent]] = []
+        self.pending: list[tuple[tuple[int, float], StreamEvent]] = []
         self.sent: list[Entry] = []
         """What is being published: it may be there, or not, until that has returned."""
         self.last: TurnFinished | TurnFailed | None = None
@@ -163,7 +164,7 @@ class _Outbox:
         if self.last is not None:
             return
         self._number += 1
-        self.pending.append((self._number, event))
+        self.pending.append(((self._number, self._loop.time() - self._began), event))
         if is_end(event):
             self.last = event  # type: ignore[assignment]
         elif len(self.pending) >= self._compact_at:
@@ -173,7 +174,7 @@ class _Outbox:
         self.arrived.set()
 
     def take(self) -> list[Entry]:
-        self.sent.extend(Entry(*numbered) for numbered in merge_adjacent(self.pending))
+        self.sent += [Entry(number, event, round(time, 3)) for (number, time), event in merge_adjacent(self.pending)]
         self.pending = []
         self._compact_at = _COMPACT_AT
         return self.sent

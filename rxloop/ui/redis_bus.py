@@ -149,8 +149,10 @@ class RedisBus(EventBus):
     def _records(self, stream: str, entries: Sequence[Entry]) -> list[tuple[str, dict[str, str | int]]]:
         records: list[tuple[str, dict[str, str | int]]] = []
         last = self._published.get(stream)
-        for number, event in entries:
+        for number, event, time in entries:
             fields: dict[str, str | int] = {"e": json.dumps(event.to_dict(), separators=(",", ":"), default=str)}
+            if time:
+                fields["t"] = str(time)
             if last is not None:
                 fields["p"] = last
             records.append((f"{number}-0", fields))
@@ -292,7 +294,8 @@ def _entry(record_id: bytes | str, fields: dict[Any, Any]) -> tuple[Entry, int]:
     number = int(record_id.split(b"-")[0] if isinstance(record_id, bytes) else record_id.split("-")[0])
     try:
         data = json.loads(fields.get(b"e") or fields["e"])
-        return Entry(number, stream_event_from_dict(data)), int(fields.get(b"p") or fields.get("p") or 0)
+        time = float(fields.get(b"t") or fields.get("t") or 0)
+        return Entry(number, stream_event_from_dict(data), time), int(fields.get(b"p") or fields.get("p") or 0)
     except (KeyError, TypeError, ValueError) as error:
         raise BusError(f"the stream must hold events, but entry {number} is none") from error
 

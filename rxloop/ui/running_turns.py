@@ -28,6 +28,8 @@ class RunningTurns:
         self._bus = bus
         self._limit = limit
         self._reserved = 0
+        self.closed = False
+        """Whether no turn is begun any more."""
         self._tasks: dict[asyncio.Task[None], str] = {}
         self._beside: set[asyncio.Future[None]] = set()
 
@@ -59,11 +61,12 @@ class RunningTurns:
 
     async def close(self, seconds: float = 5.0) -> None:
         """
-        Stop all turns, wait for them for so many seconds, and then let go of them.
+        Begin no more turns, stop those that run, wait for them for so many seconds, and then let go of them.
 
         Args:
             seconds: how long they may take to say goodbye.
         """
+        self.closed = True
         beside = list(self._beside)
         for task in beside:
             task.cancel()

@@ -56,7 +56,10 @@ class EventStream(Response):
         listening = asyncio.create_task(self._listen(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await self._send_all(send)
+            if scope["method"] == "HEAD":
+                await send({"type": "http.response.body", "body": b""})
+            else:
+                await self._send_all(send)
         except OSError:
             # the client has gone in the middle of it
             self._gone = True
@@ -122,9 +125,9 @@ async def send_frames(socket: WebSocket, feed: Feed, after: FrameId | None) -> N
     try:
         while not gone:
             place = feed.after(after, place)
-            if place < len(feed.data):
+            if place < len(feed.ids):
                 entry, number = feed.ids[place]
-                await socket.send_text(f'{{"id":"{entry}-{number}","event":{feed.data[place]}}}')
+                await socket.send_text(f'{{"id":"{entry}-{number}","event":{feed.data(place)}}}')
                 place += 1
             elif feed.ended:
                 await socket.close(1000 if feed.error is None else 1011)

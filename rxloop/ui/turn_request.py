@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from rxloop.errors import ConfigurationError
 from rxloop.steps import Conversation
+from rxloop.ui.frames import whole
 
 __all__ = ("BadRequestError", "TurnRequest", "read_chat", "read_run")
 
@@ -144,7 +145,10 @@ def read_chat(body: Any, turn_id: str, user: str) -> TurnRequest:
     others = sorted({str(part.get("type")) for part in parts if part.get("type") != "text"})
     if others:
         raise _unreadable(f"the user's message must be text, but it has parts of the type {', '.join(others):.200}")
-    prompt = "\n".join(str(part.get("text", "")) for part in parts)
+    texts = [text for part in parts if isinstance(text := part.get("text"), str)]
+    if len(texts) < len(parts):
+        raise _unreadable("the user's message must be text, but a part of it has none")
+    prompt = "\n".join(texts)
     return _asked(body, turn_id, user, body["id"], turn_id, prompt)
 
 
@@ -152,10 +156,13 @@ def _asked(body: Mapping[str, Any], turn_id: str, user: str, thread_id: str, run
     for name, value in (("thread", thread_id), ("run", run_id)):
         if not 0 < len(value) <= _LONGEST_ID or not value.isprintable():
             raise _unreadable(f"the {name}'s id must be 1 to {_LONGEST_ID} printable characters")
+    if whole(prompt) != prompt:
+        raise _unreadable("the user's message must be whole characters, but it has half of one")
     if not prompt.strip():
         raise _unreadable("the user's message must say something")
     return TurnRequest(turn_id, thread_id, run_id, prompt, user, body)
 
 
 def _unreadable(message: str) -> BadRequestError:
-    return BadRequestError(message, status=422, code="invalid")
+    # it may name what the client sent
+    return BadRequestError(whole(message), status=422, code="invalid")

@@ -194,8 +194,8 @@ class UIMessageFrames:
     def __init__(self, *, turn_id: str, thread_id: str = "", run_id: str = "", running_usage: bool = True) -> None:
         self._mapping = UIMessageMapping(message_id=turn_id, running_usage=running_usage)
 
-    def feed(self, event: StreamEvent) -> Sequence[str]:
-        """The frames of the parts that an event makes."""
+    def feed(self, event: StreamEvent, time: float | None = None) -> Sequence[str]:
+        """The frames of the parts that an event makes; they do not tell its time."""
         # most events are pieces of what is open, and anything made of them would be the larger part of the work
         piece = self._mapping.piece(event)
         if piece is not None:

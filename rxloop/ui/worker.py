@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -12,19 +14,37 @@ from rxloop.checks import instance
 from rxloop.errors import ConfigurationError
 from rxloop.steps import TurnResult
 from rxloop.turn import Turn
-from rxloop.ui.bus import EventBus
+from rxloop.ui.bus import BusError, EventBus, TurnInterruptedError
 from rxloop.ui.entry import Entry, TurnFailed, TurnRequested
 from rxloop.ui.publishing import publish_turn
 from rxloop.ui.threads import Thread, ThreadStore, TurnNote
 from rxloop.ui.turn_request import TurnRequest
 
-__all__ = ("LEASE", "MakeTurn", "PreparedTurn", "keep_queued", "open_turn", "prepare_turn", "run_turn")
+__all__ = (
+    "LEASE",
+    "MakeTurn",
+    "PreparedTurn",
+    "abandon",
+    "keep_queued",
+    "open_turn",
+    "prepare_turn",
+    "release",
+    "run_turn",
+)
 
 MakeTurn: TypeAlias = Callable[[TurnRequest], Turn | Awaitable[Turn]]
 """Makes the turn that a request asks for, with the request's ``prompt`` and ``conversation``."""
 
-LEASE = 60.0
+LEASE = 30.0
 """The seconds for which a thread is claimed; a turn that runs renews it."""
+
+_FAREWELL = 1.0
+"""The seconds that a cancelled worker takes to say that it leaves."""
+
+_AGAIN = 1.0
+"""The seconds after which a store that was away is asked again."""
+
+_log = logging.getLogger("rxloop.ui")
 
 
 class PreparedTurn:
@@ -45,15 +65,25 @@ class PreparedTurn:
             what the turn came to, a failure included.
         """
         request = self.request
-        renewing = asyncio.create_task(self._renew())
-        try:
+        async with _kept(request, self._threads):
             hot = self._turn.start(turn_id=request.turn_id, replay=1)
             saved = False
 
             async def save() -> None:
                 nonlocal saved
-                saved = True
-                await self._save(hot.ended)
+                while True:
+                    saved = True
+                    try:
+                        await self._save(hot.ended)
+                    except BusError as error:
+                        if not error.retryable:
+                            raise
+                        # the bus waits for its store as well, and nothing may be lost before the end is told
+                        saved = False
+                        _log.warning("turn %s cannot be saved yet: %s", request.turn_id, error)
+                        await asyncio.sleep(_AGAIN)
+                    else:
+                        return
 
             try:
                 # who learns of the end may continue the thread at once
@@ -61,12 +91,7 @@ class PreparedTurn:
             finally:
                 hot.dispose()
                 if not saved:
-                    await save()
-        finally:
-            renewing.cancel()
-            # a claim that could not be renewed runs out by itself
-            await asyncio.gather(renewing, return_exceptions=True)
-            await self._threads.release(request.thread_key, request.turn_id)
+                    await self._save(hot.ended)
         return hot.ended
 
     async def _save(self, result: TurnResult | None) -> None:
@@ -76,11 +101,6 @@ class PreparedTurn:
             turns = tuple(note if item.turn_id == note.turn_id else item for item in self._thread.turns)
             await threads.save(request.thread_key, Thread(result.conversation, turns))
         await threads.release(request.thread_key, request.turn_id)
-
-    async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(LEASE / 3)
-            await self._threads.claim(self.request.thread_key, self.request.turn_id, LEASE)
 
 
 async def open_turn(request: TurnRequest, *, bus: EventBus, threads: ThreadStore) -> Thread:
@@ -115,13 +135,14 @@ async def keep_queued(request: TurnRequest, seconds: float, *, bus: EventBus, th
 
     waiting = asyncio.create_task(taken())
     try:
-        for _ in range(max(1, round(seconds / bus.heartbeat))):
-            done, _ = await asyncio.wait({waiting}, timeout=bus.heartbeat)
+        pause = min(bus.heartbeat, LEASE / 3)
+        for _ in range(max(1, round(seconds / pause))):
+            done, _ = await asyncio.wait({waiting}, timeout=pause)
             if done:
                 await waiting
                 return
             await bus.publish(request.stream, [])
-            await threads.claim(request.thread_key, request.turn_id, LEASE)
+            await _renew(request, threads)
     finally:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
@@ -139,8 +160,12 @@ async def prepare_turn(
     """
     thread = await threads.load(request.thread_key) or Thread()
     made = make_turn(replace(request, conversation=list(thread.conversation)))
-    # an observable can be awaited too, and would run
-    turn = made if isinstance(made, Turn) or not inspect.isawaitable(made) else await made
+    if inspect.isawaitable(made) and not isinstance(made, Turn):
+        # an observable can be awaited too, and would run
+        async with _renewed(request, threads):
+            turn = await made
+    else:
+        turn = made
     instance("what make_turn returns", turn, Turn)
     return PreparedTurn(request, turn, await open_turn(request, bus=bus, threads=threads), bus, threads)
 
@@ -167,11 +192,76 @@ async def run_turn(
     try:
         await _claim(request, threads)
         prepared = await prepare_turn(request, make_turn, bus=bus, threads=threads)
-    except Exception as error:
-        await threads.release(request.thread_key, request.turn_id)
-        await bus.publish(request.stream, [Entry(2, TurnFailed.of(error))])
+    except BaseException as error:
+        await abandon(request, error, bus=bus, threads=threads)
         raise
     return await prepared.run()
+
+
+async def abandon(
+    request: TurnRequest, error: BaseException, *, bus: EventBus, threads: ThreadStore, seconds: float | None = None
+) -> None:
+    """
+    Let go of a turn that will not run: its thread can go on, and its watchers are told why.
+
+    Args:
+        request: the turn.
+        error: why.
+        bus: where its stream is.
+        threads: where its thread may be claimed by it.
+        seconds: how long to try to tell, without end if not given; a second where it was cancelled.
+    """
+    await release(request, threads)
+    if not isinstance(error, Exception):
+        error, seconds = TurnInterruptedError("the turn was interrupted before it began"), _FAREWELL
+    try:
+        async with asyncio.timeout(seconds):
+            await bus.publish(request.stream, [Entry(2, TurnFailed.of(error))])
+    except Exception as fault:
+        _log.error("turn %s: its watchers could not be told that it failed: %s", request.turn_id, fault)
+
+
+async def release(request: TurnRequest, threads: ThreadStore) -> None:
+    """Let go of a turn's thread. A claim that cannot be given back runs out by itself."""
+    try:
+        await threads.release(request.thread_key, request.turn_id)
+    except Exception as error:
+        _log.warning("turn %s could not give its claim back: %s", request.turn_id, error)
+
+
+@contextlib.asynccontextmanager
+async def _renewed(request: TurnRequest, threads: ThreadStore) -> AsyncIterator[None]:
+    """Keep the thread claimed meanwhile, however long that takes."""
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(LEASE / 3)
+            await _renew(request, threads)
+
+    renewing = asyncio.create_task(keep())
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _kept(request: TurnRequest, threads: ThreadStore) -> AsyncIterator[None]:
+    """Keep the thread claimed meanwhile, and then let go of it."""
+    try:
+        async with _renewed(request, threads):
+            yield
+    finally:
+        await release(request, threads)
+
+
+async def _renew(request: TurnRequest, threads: ThreadStore) -> None:
+    try:
+        await threads.claim(request.thread_key, request.turn_id, LEASE)
+    except Exception as error:
+        # a store that is away for once may be there in time the next time
+        _log.warning("turn %s could not renew its claim: %s", request.turn_id, error)
 
 
 async def _claim(request: TurnRequest, threads: ThreadStore) -> None:

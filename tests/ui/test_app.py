@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -421,11 +422,19 @@ async def test_a_body_that_is_none_is_refused_with_words(body: Any, message: str
         ({"id": "c", "messages": [{"role": "user", "parts": [5]}]}, "parts of the type None"),
         (chat_body(trigger="regenerate-message"), "made anew"),
         (chat_body(""), "must say something"),
+        (chat_body("half \ud800"), "whole characters"),
+        ({"id": "c", "messages": [{"role": "user", "parts": [{"type": "\ud800"}]}]}, "parts of the type \ufffd"),
+        (
+            {"id": "c", "messages": [{"role": "user", "parts": [{"type": "text", "text": None}]}]},
+            "a part of it has none",
+        ),
     ],
 )
 async def test_a_chat_that_is_none_is_refused_with_words(body: Any, message: str) -> None:
     async with serving(turn_app(Turns().make)) as client:
-        status, code, said_message = error_of(await client.post(body, params={"format": "vercel"}))
+        content, kind = json.dumps(body), {"content-type": "application/json"}
+        response = await client.http.post("/turns", params={"format": "vercel"}, content=content, headers=kind)
+        status, code, said_message = error_of(response)
         assert (status, code) == (422, "invalid")
         assert message in said_message
 
@@ -465,11 +474,87 @@ async def test_a_body_without_a_length_is_bounded_too() -> None:
         ("GET", "/turns/nobody/events?format=xml", (404, "unknown")),
         ("POST", "/turns/nobody/stop", (404, "unknown")),
         ("GET", "/threads/nobody", (404, "unknown")),
+        ("GET", "/nothing", (404, "unknown")),
+        ("GET", "/turns", (405, "method")),
+        ("PUT", "/turns", (405, "method")),
+        ("OPTIONS", "/turns/nobody/events", (405, "method")),
+        ("GET", "/turns/nobody/stop", (405, "method")),
     ],
 )
 async def test_what_is_not_there_is_said(method: str, path: str, expected: tuple[int, str]) -> None:
     async with serving(turn_app(Turns().make)) as client:
         assert error_of(await client.http.request(method, path, json=run_body()))[:2] == expected
+
+
+async def test_a_405_says_what_is_allowed() -> None:
+    async with serving(turn_app(Turns().make)) as client:
+        assert (await client.http.put("/turns")).headers["allow"] == "POST"
+
+
+async def test_a_head_of_a_stream_does_not_wait_for_its_end() -> None:
+    turns = waiting()
+    async with serving(turn_app(turns.make)) as client:
+        turn_id = await client.begin()
+        async with asyncio.timeout(5):
+            response = await client.http.head(f"/turns/{turn_id}/events")
+            # the connection is free for the next request
+            assert (await client.http.get("/threads/t1")).status_code == 200
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        turns.go.set()
+
+
+@pytest.mark.parametrize("thread", ["a/b", "a//b", "/a", "a/", "a b?c#d%2F", "ü/😀"])
+async def test_a_thread_is_found_by_whatever_name_it_has(thread: str) -> None:
+    turns = waiting()
+    async with serving(turn_app(turns.make)) as client:
+        turn_id = await client.begin(run_body(thread=thread))
+        path = f"/threads/{quote(thread, safe='')}"
+        found = (await client.http.get(path)).json()
+        assert (found["thread_id"], found["turns"][0]["turn_id"]) == (thread, turn_id)
+        turns.go.set()
+        stream = await client.http.get(f"{path}/stream", params={"format": "rxloop"})
+        assert said(frames(stream.text)) == "beforeafter"
+
+
+async def test_a_client_that_leaves_while_it_asks_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    app = turn_app(Turns().make)
+    parts = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return next(parts)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/turns", "headers": headers, "query_string": b""}
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 400
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("fault", [LookupError("a secret"), b"a secret"])
+async def test_an_authentication_that_fails_says_nothing_of_it(fault: Any) -> None:
+    def authenticate(connection: HTTPConnection) -> str | None:
+        if isinstance(fault, Exception):
+            raise fault
+        return fault  # type: ignore[no-any-return]
+
+    async with serving(turn_app(Turns().make, authenticate=authenticate)) as client:
+        response = await client.post()
+        assert error_of(response) == (500, "internal", "the request could not be served")
+
+
+async def test_a_stream_that_cannot_be_read_is_heard_of(caplog: pytest.LogCaptureFixture) -> None:
+    class Unreadable(MemoryBus):
+        def subscribe(self, stream: str, after: int = 0) -> Any:
+            raise LookupError("something else is in it")
+
+    async with serving(turn_app(Turns().make, bus=Unreadable())) as client:
+        assert frames((await client.post()).text) == []
+        assert "could not be read" in caplog.text
 
 
 @pytest.mark.parametrize("after", ["x", "1-", "-1", "1-x", "1-2-3", "²-0", "9" * 30])
@@ -552,7 +637,8 @@ async def test_users_see_nothing_of_one_another() -> None:
             assert error_of(await client.http.get(path))[:2] == (401, "unauthenticated")
         assert error_of(await client.post())[:2] == (401, "unauthenticated")
         assert turns.asked == []
-        assert (await client.post(headers={"authorization": "Bearer banned"})).status_code == 403
+        banned = await client.post(headers={"authorization": "Bearer banned"})
+        assert error_of(banned) == (403, "forbidden", "go away")
         mine, other = {"authorization": "Bearer me"}, {"authorization": "Bearer me/t1"}
         turn_id = await client.begin(headers=mine)
         assert turns.asked[0].user == "me"
@@ -584,6 +670,15 @@ async def test_pages_of_other_sites_are_kept_out_unless_they_are_named() -> None
         asked = {**friend, "access-control-request-method": "POST", "access-control-request-headers": "content-type"}
         assert (await client.http.options("/turns", headers=asked)).status_code == 200
         assert (await client.post(headers={"origin": "https://evil.example"})).status_code == 403
+
+
+async def test_any_host_may_be_asked_if_it_is_said() -> None:
+    async with serving(turn_app(Turns().make, hosts=["*"])) as client:
+        assert (await client.post(headers={"host": "turns.example"})).status_code == 200
+    async with serving(turn_app(Turns().make, hosts=["::1", "Turns.example"])) as client:
+        for host in ("turns.example", "TURNS.example:80", "[::1]:8000"):
+            assert (await client.post(headers={"host": host})).status_code == 200
+        assert (await client.post()).status_code == 403
 
 
 async def test_with_authentication_any_host_may_be_asked() -> None:
@@ -671,6 +766,7 @@ async def test_it_can_be_mounted_in_a_fastapi_app() -> None:
         turn_id = response.json()["turn_id"]
         await turns.entered.wait()
         await agent.state.close()
+        assert error_of(await client.http.post("/agent/turns", json=run_body(thread="t2")))[:2] == (503, "unavailable")
         response = await client.http.get(f"/agent/turns/{turn_id}/events", params={"format": "rxloop"})
         assert frames(response.text)[-1][1]["finish_reason"] == "aborted"
 
@@ -744,7 +840,12 @@ async def test_a_turn_that_a_worker_cannot_make_fails_for_its_watchers() -> None
         ({"heartbeat": 0}, "heartbeat must be"),
         ({"stop_unwatched_after": -1}, "stop_unwatched_after must be"),
         ({"hosts": "localhost"}, "hosts must be a list"),
+        ({"hosts": ["https://turns.example"]}, "hosts must be names or addresses without scheme and port"),
+        ({"hosts": ["turns.example:80"]}, "hosts must be names"),
+        ({"hosts": [5]}, "hosts must be names"),
         ({"origins": "https://app.example"}, "origins must be a list"),
+        ({"origins": ["app.example"]}, "origins must look like"),
+        ({"origins": ["https://app.example/"]}, "origins must look like"),
     ],
 )
 async def test_its_values_are_checked(options: dict[str, Any], message: str) -> None:

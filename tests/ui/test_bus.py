@@ -385,7 +385,7 @@ async def test_a_worker_that_is_cancelled_says_so(make: Callable[..., EventBus])
     with pytest.raises(asyncio.CancelledError):
         await publishing
     assert not events.observers, "the turn must be disposed"
-    [(number, last)] = await read(subscription)
+    [(number, last, _)] = await read(subscription)
     assert number == 2
     assert isinstance(last, TurnFailed)
     assert last.error["kind"] == "interrupted"
@@ -403,7 +403,7 @@ async def test_a_stop_that_cannot_be_passed_on_is_the_publishers_error(make: Cal
     with pytest.raises(ValueError, match="no stop here"):
         async with asyncio.timeout(20):
             await publishing
-    [(_, last)] = await read(bus.subscribe("t1"))
+    [(_, last, _)] = await read(bus.subscribe("t1"))
     assert isinstance(last, TurnFailed)
     assert "no stop here" not in str(last), "the text of a foreign error is nobody's to see"
 
@@ -538,7 +538,7 @@ async def test_there_are_so_many_streams_and_those_that_have_ended_go_first() ->
     reading = asyncio.create_task(read(bus.subscribe("running", after=1)))
     await asyncio.sleep(0)
     await bus.publish("new3", texts("a"))
-    [(_, failed)] = await reading
+    [(_, failed, _)] = await reading
     assert isinstance(failed, TurnFailed)
     assert repr(bus) == "<MemoryBus 3 running, 0 ended>"
 
@@ -661,3 +661,27 @@ async def test_so_many_threads_are_kept_and_those_in_use_longest() -> None:
     assert [await store.load(key) is not None for key in ("a", "b", "c")] == [True, False, True]
     clock.now += 60
     assert [await store.load(key) for key in ("a", "c")] == [None, None]
+
+
+@pytest.mark.asyncio
+async def test_an_entry_keeps_its_time(make: Callable[..., Any]) -> None:
+    bus = make()
+    entries = [Entry(1, STARTED, 0.0), Entry(2, TextDelta(0, "a"), 0.125), Entry(3, FINISHED, 12.5)]
+    await bus.publish("t1", entries)
+    assert await read(bus.subscribe("t1")) == entries
+
+
+@pytest.mark.asyncio
+async def test_a_turns_times_are_those_of_its_events(make: Callable[..., Any]) -> None:
+    bus = make()
+    moments: Subject[Any] = Subject()
+    publishing = asyncio.create_task(publish_turn(moments, bus, "t1"))
+    await asyncio.sleep(0)
+    for event in (STARTED, TextDelta(0, "a")):
+        moments.on_next(event)
+    await asyncio.sleep(0.05)
+    moments.on_next(FINISHED)
+    await publishing
+    times = [time for _, _, time in await read(bus.subscribe("t1"))]
+    assert times == sorted(times)
+    assert times[0] < 0.05 <= times[-1] < 5

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from rxloop.events import TextDelta, ToolCallDelta
+from rxloop.events import StepStarted, TextDelta, ToolCallDelta
 from rxloop.ui import EventFrames
 from rxloop.ui.frames import json_text, quoted, whole
 
@@ -55,3 +55,12 @@ def test_a_frame_is_the_events_json() -> None:
     [frame] = frames.feed(ToolCallDelta(1, "c", '{"x'))
     assert json.loads(frame) == ToolCallDelta(1, "c", '{"x').to_dict()
     assert (frames.done, frames.headers) == (None, {})
+
+
+@pytest.mark.parametrize("event", [TextDelta(0, 'a"'), ToolCallDelta(0, "c", "{"), StepStarted(3)])
+def test_the_events_own_frames_tell_their_time(event: Any) -> None:
+    frames = EventFrames(turn_id="t")
+    [untimed], [timed] = frames.feed(event), frames.feed(event, 1.25)
+    assert json.loads(untimed) == event.to_dict()
+    assert json.loads(timed) == {**event.to_dict(), "time": 1.25}
+    assert timed.endswith(',"time":1.25}')
