@@ -39,6 +39,13 @@ def texts(locator: Locator) -> list[str]:
     return [text.strip() for text in locator.all_text_contents()]
 
 
+def times(turn: Locator) -> list[str]:
+    """All that the turn's timeline and cards tell of time."""
+    told = [turn.locator("svg title").text_content() or "", *texts(turn.locator(".worded li"))]
+    told += [*texts(turn.locator(".took")), *texts(turn.locator(".reasoning summary"))]
+    return [figure for line in told for figure in re.findall(r"\d+(?:\.\d+)?", line)]
+
+
 def overflow(page: Page) -> list[str]:
     """The elements that are wider than the window, scrolling boxes left out."""
     found: list[str] = page.evaluate(
@@ -71,7 +78,7 @@ class TestTurn:
         slow = turn.locator(".tool").nth(0)
         assert slow.locator("progress").get_attribute("value") == "1"
         assert slow.locator(".told").inner_text() == "reading: Wellington, page 8"
-        assert slow.locator(".counted").inner_text() == "8 reports"
+        assert slow.locator(".counted").inner_text() == "8 of 8"
         # the answer, with what is bold and what is code
         prose = turn.locator(".prose").last
         assert prose.locator("li").count() == 4
@@ -124,9 +131,12 @@ class TestTurn:
 
     def test_a_retry_is_a_note(self, page: Page) -> None:
         page.get_by_role("button", name="A retry").click()
+        page.locator(".note", has_text=re.compile(r"Trying again in \d\.\d s\.")).wait_for()
+        assert page.locator(".brief").text_content() == "waiting to retry"
         turn = ended(page)
         note = turn.locator(".note").inner_text()
-        assert note.startswith("Attempt 1 failed: too many requests (HTTP 429). The next follows after 1.5 s.")
+        assert note.startswith("Attempt 1 failed: too many requests (HTTP 429). Retried after 1.5 s.")
+        assert note.endswith("Too many requests, as was asked for.")
         assert "two attempts" in turn.locator(".prose").inner_text()
         assert "retries" in texts(turn.locator(".marbles .label"))
 
@@ -140,7 +150,10 @@ class TestTurn:
         page.get_by_role("button", name="A provider error").click()
         turn = ended(page, state="failed")
         alert = turn.get_by_role("alert")
-        assert "The answer broke off" in alert.inner_text()
+        assert alert.locator("strong").inner_text() == "The answer broke off"
+        assert alert.locator("p").inner_text() == "The demo broke off, as it was asked to."
+        # no figure of usage has come
+        assert texts(turn.locator("[data-figure]")) == ["\u2013"] * 4
         assert "This answer will break off in the mid" in turn.locator(".prose").inner_text()
         assert turn.locator(".marbles .end.failed").count() == 1
         # what failed for a while can be asked again
@@ -168,7 +181,11 @@ class TestStop:
         page.get_by_role("button", name="Stop").click()
         turn = ended(page, state="stopped")
         assert turn.locator(".ending").inner_text() == "Stopped."
-        assert turn.locator(".tool").get_attribute("data-state") == "failed"
+        assert turn.locator(".tool").get_attribute("data-state") == "stopped"
+        assert turn.locator(".took").inner_text() == "stopped"
+        assert turn.locator(".span.stopped").count() == 1
+        assert turn.locator(".span.failed").count() == 0
+        assert texts(turn.locator(".legend li")) == ["arguments", "running", "stopped"]
         page.get_by_role("button", name="Send").wait_for()
         assert page.get_by_label("Message").evaluate("(field) => field === document.activeElement")
 
@@ -196,6 +213,35 @@ class TestThreads:
         # nothing is there twice
         assert page.locator(".turn").count() == 2
         assert page.locator(".tool").count() == 1
+
+    def test_who_comes_later_sees_the_same_times(self, page: Page, watched: Watched, server: str) -> None:
+        ask(page, "In parallel: look up Oslo, 12 * 7, and be on time.")
+        told = times(ended(page))
+        assert any(float(figure) > 0 for figure in told)
+        page.reload()
+        assert times(ended(page)) == told
+        # and of a turn that runs still, what was there before and the clock that goes on
+        ask(page, "gate late")
+        page.locator(f"{RUNNING} .tool[data-state=running]").wait_for()
+        page.locator(f"{RUNNING} .elapsed", has_text=re.compile(r"^(0\.[5-9]|[1-9])")).wait_for()
+        other = watched.open(page.url)
+        other.locator(f"{RUNNING} .tool[data-state=running]").wait_for()
+        open_gate(page, server, "late")
+        first, late = times(ended(page, 2)), times(ended(other, 2))
+        assert late == first
+        assert ended(other, 2).locator(".elapsed").inner_text() == ended(page, 2).locator(".elapsed").inner_text()
+
+    def test_events_without_times(self, page: Page) -> None:
+        def timeless(route: Route) -> None:
+            response = route.fetch()
+            route.fulfill(response=response, body=re.sub(r',"time":[\d.]+\}\n', "}\n", response.text()))
+
+        page.route("**/events?*", timeless)
+        ask(page, "2 + 3")
+        turn = ended(page)
+        # all came at once
+        assert turn.locator(".elapsed").inner_text().endswith(" ms")
+        assert "5" in turn.locator(".prose").last.inner_text()
 
     def test_a_connection_that_breaks_goes_on_where_it_was(self, page: Page, server: str) -> None:
         assert page.request.post(f"{server}cuts/1").status == 204
@@ -239,14 +285,16 @@ class TestThreads:
         page.route("**/events?*", lambda route: route.fulfill(status=404, body="{}"))
         ask(page, "say Nothing.")
         turn = ended(page, state="failed")
-        assert "The connection to this turn was lost" in turn.get_by_role("alert").inner_text()
+        alert = turn.get_by_role("alert")
+        assert "The server no longer has this turn" in alert.inner_text()
+        assert alert.get_by_role("button", name="Ask again").is_visible()
         assert page.locator("#connection").inner_text() == ""
         assert page.get_by_role("button", name="Send").is_visible()
         # later it is no more than an old turn, of which nothing is left
         page.reload()
         turn = ended(page, state="gone")
         assert turn.locator(".said p").inner_text() == "say Nothing."
-        assert "does not keep the events" in turn.locator(".ending").inner_text()
+        assert "The server no longer has this turn." in turn.locator(".ending").inner_text()
         assert page.get_by_role("alert").count() == 0
         assert all("404" in complaint for complaint in watched.complaints)
         watched.complaints.clear()
@@ -331,7 +379,7 @@ class TestThreads:
         ask(page, "say Never.")
         notice = page.locator("#notice")
         notice.wait_for()
-        assert notice.inner_text() == "there are too many turns Try again in 7 s."
+        assert notice.inner_text() == "There are too many turns. Try again in 7 s."
         assert notice.get_attribute("role") == "alert"
         # what was written is not lost
         assert page.get_by_label("Message").input_value() == "say Never."
@@ -400,7 +448,7 @@ class TestAccess:
         # everything else can be reached, and opened
         page.locator(".skip").focus()
         seen = []
-        for _ in range(20):
+        for _ in range(30):
             page.keyboard.press("Tab")
             seen.append(focused())
             if seen[-1].startswith("Reasoned"):
@@ -446,6 +494,72 @@ class TestAccess:
         assert page.evaluate("() => document.getAnimations().length") == 0
         page.keyboard.press("Escape")
         ended(page, state="stopped")
+
+    def test_a_narrow_screen_shows_the_answer_rather_than_its_timeline(
+        self, page: Page, watched: Watched, server: str
+    ) -> None:
+        page.set_viewport_size({"width": 360, "height": 640})
+        ask(page, "gate narrow")
+        turn = page.locator(RUNNING)
+        turn.locator(".tool[data-state=running]").wait_for()
+        assert turn.locator(".drawing").is_hidden()
+        summary = turn.locator(".facts-head")
+        assert summary.locator(".brief").inner_text() == "wait_for"
+        open_gate(page, server, "narrow")
+        ended(page)
+        assert re.fullmatch(r"Timeline\s+1 call\s+[\d.]+ m?s\s+\d+ tokens", page.locator(".facts-head").inner_text())
+        # the answer's end and the line that sums up are both in sight
+        composer = page.locator(".composer").bounding_box()
+        assert composer is not None
+        for shown in (page.locator(".prose").last, page.locator(".facts-head")):
+            box = shown.bounding_box()
+            assert box is not None
+            assert 60 < box["y"] < box["y"] + box["height"] <= composer["y"]
+        page.locator(".facts-head").click()
+        page.locator(".marbles .end").wait_for()
+        assert page.locator(".marbles .label").count() == 5
+        # a wide one has room for it
+        page.locator(".facts-head").click()
+        page.set_viewport_size({"width": 1200, "height": 800})
+        page.locator(".drawing").wait_for()
+
+    def test_what_a_finger_must_find(self, page: Page) -> None:
+        page.set_viewport_size({"width": 360, "height": 640})
+        ask(page, "In parallel: 1 + 1")
+        ended(page)
+        ask(page, "provider error")
+        ended(page, 2, state="failed")
+        page.locator(".facts-head").last.click()
+        small = page.evaluate(
+            """() => [...document.querySelectorAll("button, summary, textarea")]
+                .filter((element) => element.checkVisibility() && element.getBoundingClientRect().height < 43.9)
+                .map((element) => element.outerHTML)"""
+        )
+        assert small == []
+        sizes = page.evaluate(
+            """() => [...document.querySelectorAll(".facts *")].filter((element) => element.checkVisibility())
+                .map((element) => parseFloat(getComputedStyle(element).fontSize))"""
+        )
+        assert min(sizes) >= 12
+
+    @pytest.mark.parametrize("width", [360, 900, 1280])
+    def test_all_stand_on_one_grid(self, page: Page, width: int) -> None:
+        page.set_viewport_size({"width": width, "height": 800})
+
+        def edges(selector: str) -> list[float]:
+            box = page.locator(selector).bounding_box()
+            assert box is not None
+            return [round(box["x"]), round(box["x"] + box["width"])]
+
+        left, right = edges(".field")
+        assert edges("#welcome-title")[0] == edges(".brand")[0] == left
+        ask(page, "provider error")
+        ended(page, state="failed")
+        assert edges(".said p")[1] == right
+        assert edges(".failure") == [left, right]
+        if width < 928:
+            assert edges(".facts") == [left, right]
+        assert edges("#new-chat")[1] == edges(".facts")[1]
 
     @pytest.mark.parametrize("scheme", ["light", "dark"])
     def test_a_narrow_screen(self, scheme: str, new_context: Callable[..., Watched], server: str) -> None:

@@ -63,7 +63,7 @@ def test_two_thousand_reports_of_a_tool(page: Page) -> None:
     page.evaluate(WATCH)
     ask(page, "chatter 2000")
     turn = ended(page)
-    assert turn.locator(".counted").inner_text() == "2,000 reports"
+    assert turn.locator(".counted").inner_text() == "2,000 of 2,000"
     assert turn.locator("progress").get_attribute("value") == "1"
     assert page.locator("*").count() < 400, "what is over must not stay in the page"
     assert longest(page) < LONGEST_TASK
