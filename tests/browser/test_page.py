@@ -225,7 +225,7 @@ class TestThreads:
         page.locator(f"{RUNNING} .tool[data-state=running]").wait_for()
         page.locator(f"{RUNNING} .elapsed", has_text=re.compile(r"^(0\.[5-9]|[1-9])")).wait_for()
         other = watched.open(page.url)
-        other.locator(f"{RUNNING} .tool[data-state=running]").wait_for()
+        other.locator(f"{RUNNING}:nth-of-type(2) .tool[data-state=running]").wait_for()
         open_gate(page, server, "late")
         first, late = times(ended(page, 2)), times(ended(other, 2))
         assert late == first
@@ -516,7 +516,7 @@ class TestAccess:
             assert box is not None
             assert 60 < box["y"] < box["y"] + box["height"] <= composer["y"]
         page.locator(".facts-head").click()
-        page.locator(".marbles .end").wait_for()
+        page.locator(".drawing").wait_for()
         assert page.locator(".marbles .label").count() == 5
         # a wide one has room for it
         page.locator(".facts-head").click()

@@ -32,6 +32,7 @@ export class Timeline {
   #lanes = new Map();
   #spans = new Map(); // what has begun and not ended
   #labels = [];
+  #ticks = [];
   #ended = null;
   #width = 320;
   #shown = 0;
@@ -267,10 +268,13 @@ export class Timeline {
   }
 
   #tick(domain, scale) {
-    const every = TICKS.find((length) => length * scale >= 52) ?? 7200;
+    const every = TICKS.find((length) => length * scale >= 60) ?? 7200;
     const count = Math.floor(domain / every) + 1;
-    while (this.#axis.querySelectorAll(".tick").length < count) this.#axis.append(draw("text", { class: "tick" }));
-    this.#axis.querySelectorAll(".tick").forEach((tick, index) => {
+    while (this.#ticks.length < count) {
+      this.#ticks.push(draw("text", { class: this.#ticks.length ? "tick" : "tick first" }));
+      this.#axis.append(this.#ticks.at(-1));
+    }
+    this.#ticks.forEach((tick, index) => {
       const moment = index * every;
       const fits = index < count && MARGIN + moment * scale < this.#width - 24;
       set(tick, { x: (MARGIN + moment * scale).toFixed(1), y: 13, display: fits ? "inline" : "none" });

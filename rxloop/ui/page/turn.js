@@ -90,7 +90,7 @@ export class TurnView {
     this.fold.addEventListener("toggle", () => {
       if (!this.fold.open) return;
       this.timeline.paint(this.#clock());
-      if (!wide.matches) this.fold.scrollIntoView({ block: "nearest" });
+      if (!wide.matches) facts.scrollIntoView({ block: "nearest" });
     });
   }
 
