@@ -80,6 +80,7 @@ class EventLog:
             merged += _merged(events[begin:end])
         moved[len(events)] = start + len(merged)
         events[start:] = merged
+        self._merged = min(self._merged, len(events))
         for reader in self.readers:
             if reader.position > start:
                 reader.position = moved[reader.position]
