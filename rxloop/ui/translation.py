@@ -292,7 +292,8 @@ class Translation(ABC, Generic[T]):
 
     def _turn_finished(self, event: TurnFinished) -> None:
         aborted = event.finish_reason == "aborted"
-        if not aborted:
+        # a reply that was refused or faulty ends the turn too, and its answer was not taken
+        if event.finish_reason == "stop":
             for call in self._foreign[:1]:
                 self._answer(call, Answer(_ACCEPTED, None))
         if not self._said and self._step is None and event.text and event.output is None:

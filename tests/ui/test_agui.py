@@ -15,9 +15,11 @@ from reactivex import operators as ops
 from rxloop import ui
 from rxloop.errors import ConfigurationError, OverloadedError
 from rxloop.events import (
+    StepFinished,
     StepStarted,
     TextDelta,
     ToolCallDelta,
+    ToolCallReceived,
     ToolCallStarted,
     TurnFinished,
     TurnStarted,
@@ -184,6 +186,23 @@ def test_nothing_but_the_end_is_left_of_a_turn() -> None:
         "STEP_FINISHED",
     ]
     assert shown[3] == {"type": "TEXT_MESSAGE_CONTENT", "messageId": "turn-1-text-0", "delta": "It is 5."}
+
+
+@pytest.mark.parametrize("reason", ["content-filter", "error"])
+def test_a_structured_answer_of_a_refused_reply_was_not_accepted(reason: Any) -> None:
+    shown = run(
+        rx.of(
+            TurnStarted("turn", "p", "m"),
+            StepStarted(0),
+            ToolCallStarted(0, "a", "final_result"),
+            ToolCallReceived(0, "a", "final_result", '{"total": '),
+            StepFinished(0, "", (), Usage(10, 5), None, reason),
+            TurnFinished("", None, reason, None, Usage(10, 5), 1, ()),
+        )
+    )
+    [result] = [item for item in shown if item["type"] == "TOOL_CALL_RESULT"]
+    assert result["metadata"]["rxloop"]["is_error"]
+    assert result["content"].startswith("not accepted")
 
 
 def test_every_subscription_has_a_state_of_its_own() -> None:
