@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard, get_args
 
+from rxloop.errors import describe
 from rxloop.steps import FinishReason, Signature, ToolCall
 from rxloop.usage import Usage
 
@@ -67,7 +68,11 @@ def _json_form(value: Any) -> Any:
     from pydantic_core import from_json, to_json
 
     # nothing that a caller's type may hold is a reason to lose the event
-    return from_json(to_json(value, bytes_mode="base64", inf_nan_mode="strings", fallback=str))
+    try:
+        return from_json(to_json(value, bytes_mode="base64", inf_nan_mode="strings", fallback=str))
+    except Exception as fault:
+        # nor that its own code fails, or that it is too deep
+        return f"{type(value).__name__} has no JSON form: {describe(fault)}"
 
 
 @dataclass(frozen=True, slots=True)

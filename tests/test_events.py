@@ -107,6 +107,20 @@ FORMS: list[tuple[TurnEvent, dict[str, Any]]] = [
         },
     ),
 ]
+
+
+class Faulty:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("output", [Faulty(), {"a": "\ud800"}])
+def test_an_end_has_a_json_form_whatever_its_output(output: Any) -> None:
+    form = TurnFinished("hi", output, "stop", None, Usage(), 1, ()).to_dict()
+    assert form["output"].startswith(f"{type(output).__name__} has no JSON form: ")
+    assert isinstance(event_from_dict(json.loads(json.dumps(form))), TurnFinished)
+
+
 every_form = pytest.mark.parametrize(("event", "form"), FORMS, ids=[event.type for event, _ in FORMS])
 
 
