@@ -180,11 +180,15 @@ class GeminiDecoder:
 
     def _signatures(self) -> tuple[Signature, ...]:
         calls = {id(call.part): call.call_id for call in self._calls}
-        return tuple(
-            Signature(signature, calls.get(id(part)))
-            for part in self._parts
-            if isinstance(signature := part.get("thoughtSignature"), str) and signature
-        )
+        signatures, said = [], 0
+        for part in self._parts:
+            text, signature = part.get("text"), part.get("thoughtSignature")
+            thought = len(text) if part.get("thought") and isinstance(text, str) else None
+            if isinstance(signature, str) and signature:
+                span = None if thought is None else (said, said + thought)
+                signatures.append(Signature(signature, calls.get(id(part)), span=span))
+            said += thought or 0
+        return tuple(signatures)
 
     def _plain(self, text: str) -> TextDelta:
         """The part that most chunks consist of."""

@@ -322,7 +322,8 @@ def event_from_dict(data: Mapping[str, Any]) -> TurnEvent:
         )
     if "signatures" in values:
         values["signatures"] = tuple(
-            Signature(item["value"], item.get("call_id"), item.get("redacted") is True) for item in values["signatures"]
+            Signature(item["value"], item.get("call_id"), item.get("redacted") is True, _span_of(item))
+            for item in values["signatures"]
         )
     return cls(**values)
 
@@ -356,6 +357,13 @@ def _is_calls(value: Any) -> bool:
         and isinstance(call.get("arguments"), (dict, str))
         for call in value
     )
+
+
+def _span_of(item: Mapping[str, Any]) -> tuple[int, int] | None:
+    span = item.get("span")
+    if not isinstance(span, (list, tuple)) or len(span) != 2 or not all(map(_is_count, span)):
+        return None
+    return span[0], span[1]
 
 
 def _is_signatures(value: Any) -> bool:

@@ -95,7 +95,9 @@ class Translation(ABC, Generic[T]):
         match event:
             case TextDelta() | ReasoningDelta():
                 if self._enter(event.step):
-                    self.block_grew(self._opened(type(event), event.step), whole(event.text))
+                    block = self._opened(type(event), event.step)
+                    block.length += len(event.text)
+                    self.block_grew(block, whole(event.text))
             case ToolCallDelta():
                 if self._enter(event.step):
                     self._call_delta(event)
@@ -133,6 +135,7 @@ class Translation(ABC, Generic[T]):
         """The JSON of a delta that goes on with what is open, in one piece; ``None`` for any other event."""
         block = self.block
         if block is not None and type(event) is block.kind and event.step == block.step:
+            block.length += len(event.text)
             return f"{block.prefix}{quoted(event.text)}}}"
         if type(event) is ToolCallDelta:
             call = self.calls.get(event.call_id)
@@ -277,18 +280,34 @@ class Translation(ABC, Generic[T]):
         self._seal(event.signatures, event.step)
 
     def _seal(self, signatures: Sequence[Signature], step: int) -> None:
-        unsigned = iter(self._thoughts[:])
+        thoughts = self._thoughts[:]
         for signature in signatures:
             if signature.call_id is not None:
                 call = self.calls.get(signature.call_id)
                 if call is not None:
                     self.call_signed(call, signature)
                 continue
-            block = None if signature.redacted else next(unsigned, None)
+            block = self._signed_by(signature, thoughts)
             if block is None:
                 block = self._open_block(ReasoningDelta, step)
                 self._close_block()
+            block.signed = True
             self.block_signed(block, signature)
+
+    def _signed_by(self, signature: Signature, thoughts: Sequence[Block]) -> Block | None:
+        """Which of what was shown a signature signs, if there is one that has none yet."""
+        if signature.redacted:
+            return None
+        if signature.span is None:
+            return next((block for block in thoughts if not block.signed), None)
+        first, end = signature.span
+        before = 0
+        for block in thoughts:
+            # of what began before anything was seen it is not known where it is
+            if self._from_start and before <= first < min(end, before + block.length):
+                return None if block.signed else block
+            before += block.length
+        return None
 
     def _turn_finished(self, event: TurnFinished) -> None:
         aborted = event.finish_reason == "aborted"

@@ -15,6 +15,7 @@ from reactivex import operators as ops
 from rxloop import ui
 from rxloop.errors import ConfigurationError, OverloadedError
 from rxloop.events import (
+    ReasoningDelta,
     StepFinished,
     StepStarted,
     TextDelta,
@@ -25,6 +26,7 @@ from rxloop.events import (
     TurnStarted,
     UnknownEvent,
 )
+from rxloop.steps import Signature
 from rxloop.testing import CallTool, Think
 from rxloop.ui import AguiFrames, AguiMapping, to_agui
 from rxloop.ui.entry import StreamEvent, TurnFailed
@@ -203,6 +205,41 @@ def test_a_structured_answer_of_a_refused_reply_was_not_accepted(reason: Any) ->
     [result] = [item for item in shown if item["type"] == "TOOL_CALL_RESULT"]
     assert result["metadata"]["rxloop"]["is_error"]
     assert result["content"].startswith("not accepted")
+
+
+@pytest.mark.asyncio
+async def test_a_signature_is_of_the_reasoning_that_it_signs() -> None:
+    events = await events_of(
+        [
+            Think("", signature="hidden"),
+            "I look.",
+            Think("one, ", signature="s1"),
+            Think("two", signature="s2"),
+            "So",
+            Think("unsigned"),
+            "then",
+            Think("three", signature="s3"),
+            "5.",
+        ]
+    )
+    shown = run(rx.from_iterable(events))
+    texts = {item["messageId"]: "" for item in shown if item["type"] == "REASONING_START"}
+    for item in shown:
+        if item["type"] == "REASONING_MESSAGE_CONTENT":
+            texts[item["messageId"]] += item["delta"]
+    signed = [(item["encryptedValue"], texts[item["entityId"]]) for item in shown if "encryptedValue" in item]
+    # what is of the same message as the signature before it, or was not shown, has one of its own
+    assert signed == [("hidden", ""), ("s1", "one, two"), ("s2", ""), ("s3", "three")]
+
+
+def test_a_signature_of_reasoning_whose_beginning_was_not_seen_is_of_none_that_was() -> None:
+    [*events] = (
+        ReasoningDelta(0, "seen"),
+        StepFinished(0, "", (), Usage(), None, "stop", (Signature("s", span=(0, 9)),)),
+    )
+    shown = run(rx.from_iterable(events))
+    [signed] = [item["entityId"] for item in shown if "encryptedValue" in item]
+    assert signed not in [item.get("messageId") for item in shown if item["type"] == "REASONING_MESSAGE_CONTENT"]
 
 
 def test_every_subscription_has_a_state_of_its_own() -> None:

@@ -102,7 +102,7 @@ MESSAGES: dict[str, list[Any]] = {
         {"assistant": ODD},
     ],
     "reasoning": [{"reasoning": "Let me see.", "signed": "c2ln"}, {"assistant": "It is 5."}],
-    "reasoning_alone": [{"reasoning": "hm", "signed": "aGlkZGVu"}, {"reasoning": "", "signed": "c2ln"}],
+    "reasoning_alone": [{"reasoning": "hm", "signed": "c2ln"}, {"reasoning": "", "signed": "aGlkZGVu"}],
     "tools": [
         {"reasoning": "two calls", "signed": "s0"},
         {
