@@ -250,7 +250,7 @@ class GeminiDecoder:
             kept = {key: value for key, value in call.items() if key not in ("partialArgs", "willContinue")}
             stored = {**part, "functionCall": kept}
             self._parts.append(stored)
-            current = _Call(str(call.get("id") or f"call_{self._step}_{len(self._calls)}"), stored)
+            current = _Call(self._fresh(call.get("id")), stored)
             self._calls.append(current)
             events.append(ToolCallStarted(self._step, current.call_id, self._name(str(call.get("name")))))
             if "partialArgs" in call or "willContinue" in call:
@@ -258,6 +258,16 @@ class GeminiDecoder:
                 self._piece(current, part)
         if not current.open:
             events.append(self._announced(current))
+
+    def _fresh(self, given: Any) -> str:
+        """The call's id; another one where it has none or shares it, since a result could not be told apart."""
+        taken = {call.call_id for call in self._calls}
+        number = len(self._calls)
+        call_id = str(given or f"call_{self._step}_{number}")
+        while call_id in taken:
+            number += 1
+            call_id = f"{given or f'call_{self._step}'}_{number}"
+        return call_id
 
     def _piece(self, call: _Call, part: Mapping[str, Any]) -> None:
         """
