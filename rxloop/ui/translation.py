@@ -232,10 +232,13 @@ class Translation(ABC, Generic[T]):
             self._close_block()
             if self._parent_id is None:
                 self._parent_id = f"{self.turn_id}-{step}-calls"
-            shown = f"{self.turn_id}-{step}-{whole(call_id)}"
-            call = self.calls[call_id] = Call(step, shown, whole(name), self._parent_id)
+            call = self.calls[call_id] = Call(step, self._shown(step, call_id), whole(name), self._parent_id)
             self.call_opened(call)
         return call
+
+    def _shown(self, step: int, call_id: str) -> str:
+        """The client's identifier of a call."""
+        return f"{self.turn_id}-{step}-{whole(call_id)}"
 
     def _call_delta(self, event: ToolCallDelta) -> None:
         call = self.calls.get(event.call_id)
@@ -326,8 +329,8 @@ class Translation(ABC, Generic[T]):
     def _note(self, event: Any) -> None:
         data = event.to_dict()
         del data["type"]
-        if "call_id" in data and (call := self.calls.get(event.call_id)) is not None:
-            data["call_id"] = call.call_id
+        if "call_id" in data:
+            data["call_id"] = self._shown(event.step, event.call_id)
         self.noted(event.type, data)
 
     @abstractmethod

@@ -22,6 +22,8 @@ from rxloop.events import (
     ToolCallDelta,
     ToolCallReceived,
     ToolCallStarted,
+    ToolFinished,
+    ToolStarted,
     TurnFinished,
     TurnStarted,
     UnknownEvent,
@@ -240,6 +242,14 @@ def test_a_signature_of_reasoning_whose_beginning_was_not_seen_is_of_none_that_w
     shown = run(rx.from_iterable(events))
     [signed] = [item["entityId"] for item in shown if "encryptedValue" in item]
     assert signed not in [item.get("messageId") for item in shown if item["type"] == "REASONING_MESSAGE_CONTENT"]
+
+
+def test_a_note_names_a_call_as_the_client_does_also_where_it_was_not_seen_to_begin() -> None:
+    noted: list[StreamEvent] = [ToolStarted(0, "a", "f"), ToolFinished(0, "a", "f", 5, None, False, 0.1)]
+    shown = run(rx.from_iterable(noted), turn_id="turn")
+    [note] = [item for item in shown if item["type"] == "CUSTOM"]
+    [result] = [item for item in shown if item["type"] == "TOOL_CALL_RESULT"]
+    assert note["value"]["call_id"] == result["toolCallId"] == "turn-0-a"
 
 
 def test_every_subscription_has_a_state_of_its_own() -> None:
