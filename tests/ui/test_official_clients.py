@@ -225,6 +225,12 @@ def test_every_call_of_a_history_has_one_result(read: Any, case: str) -> None:
 
 
 @every_case
+def test_what_the_clients_keep_is_valid_by_their_own_schemas(read: Any, case: str) -> None:
+    assert read["agui"][case]["invalid"] == []
+    assert read["vercel"][case]["invalid"] is None
+
+
+@every_case
 def test_the_client_of_the_ai_sdk_takes_the_stream(
     read: Any, events: Mapping[str, list[StreamEvent]], case: str
 ) -> None:
