@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 _ACCEPTED = "accepted"
 _NOT_ACCEPTED = "not accepted: the answer does not fit what was asked for"
+_NOT_USED = "not used: another answer came before in the same reply"
 _CANCELLED = "cancelled: the turn ended before the tool did"
 _LARGEST = 2**53 - 1
 """The largest whole number that JavaScript tells from its neighbours."""
@@ -189,8 +190,11 @@ class Translation(ABC, Generic[T]):
             if call.open:
                 self._close_call(call, None)
             if not call.answered:
-                refused = rejected and call in self._foreign
-                self._answer(call, Answer(None, _NOT_ACCEPTED if refused else _CANCELLED))
+                fault = _CANCELLED
+                if rejected and call in self._foreign:
+                    # of several answers in a reply the first is the one that was read
+                    fault = _NOT_ACCEPTED if call is self._foreign[0] else _NOT_USED
+                self._answer(call, Answer(None, fault))
         self.calls.clear()
         self._foreign.clear()
         self.step_closed(self._step)

@@ -34,7 +34,7 @@ from rxloop.ui import AguiFrames, AguiMapping, to_agui
 from rxloop.ui.entry import StreamEvent, TurnFailed
 from rxloop.usage import Usage
 from tests.ui.grammar import check_agui
-from tests.ui.turns import TURN, events_of
+from tests.ui.turns import TURN, Sum, events_of
 
 NAMES: dict[str, Any] = {"thread_id": "thread", "run_id": "run"}
 TEN = {
@@ -250,6 +250,16 @@ def test_a_note_names_a_call_as_the_client_does_also_where_it_was_not_seen_to_be
     [note] = [item for item in shown if item["type"] == "CUSTOM"]
     [result] = [item for item in shown if item["type"] == "TOOL_CALL_RESULT"]
     assert note["value"]["call_id"] == result["toolCallId"] == "turn-0-a"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("total", "first"), [(5, "accepted"), ("many", "not accepted")])
+async def test_of_several_structured_answers_the_first_is_read(total: Any, first: str) -> None:
+    answers = [CallTool("final_result", {"total": total}, "a"), CallTool("final_result", {"total": 6}, "b")]
+    events = await events_of(answers, [CallTool("final_result", {"total": 7}, "c")], output=Sum)
+    shown = run(rx.from_iterable(events))
+    contents = [item["content"].partition(":")[0] for item in shown if item["type"] == "TOOL_CALL_RESULT"]
+    assert contents[:2] == [first, "not used"]
 
 
 def test_every_subscription_has_a_state_of_its_own() -> None:
