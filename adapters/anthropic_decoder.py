@@ -107,10 +107,10 @@ class _Block:
             content["input"] = {"INVALID_JSON": raw} if parsed is None else parsed
         return content
 
-    def signature(self) -> Signature | None:
-        """The seal on a block of thinking."""
+    def signature(self, before: int) -> Signature | None:
+        """The seal on a block of thinking, which so many characters of thinking come before."""
         if self.kind == "thinking" and self.data.get("signature"):
-            return Signature(self.data["signature"])
+            return Signature(self.data["signature"], span=(before, before + len(self.text())))
         redacted = self.data.get("data") if self.kind == "redacted_thinking" else None
         return Signature(redacted, redacted=True) if isinstance(redacted, str) and redacted else None
 
@@ -252,8 +252,16 @@ class AnthropicDecoder:
             message={"role": "assistant", "content": content} if content and not refused else None,
             resume=resume and not calls,
             carry=dict(self._carry),
-            signatures=tuple(sealed for block in blocks if (sealed := block.signature()) is not None),
+            signatures=self._signatures(blocks),
         )
+
+    def _signatures(self, blocks: list[_Block]) -> tuple[Signature, ...]:
+        signatures, said = [], 0
+        for block in self._order:
+            if block in blocks and (sealed := block.signature(said)) is not None:
+                signatures.append(sealed)
+            said += len(block.text()) if block.kind == "thinking" else 0
+        return tuple(signatures)
 
     def _message_start(self, message: Mapping[str, Any]) -> Iterable[Any]:
         self._merge_usage(mapping(message, "usage"))

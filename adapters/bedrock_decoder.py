@@ -98,13 +98,13 @@ class _Block:
             return None
         return {self.kind: copied(self.data)}
 
-    def sealed(self) -> Signature | None:
-        """The seal on a block of reasoning."""
+    def sealed(self, before: int) -> Signature | None:
+        """The seal on a block of reasoning, which so many characters of reasoning come before."""
         if self.kind != "reasoningContent":
             return None
         if self.blobs:
             return Signature(self._blob(), redacted=True)
-        return Signature(self.signature) if self.signature else None
+        return Signature(self.signature, span=(before, before + len(self.text()))) if self.signature else None
 
     def arguments(self) -> dict[str, Any] | str:
         """The parsed object, or the raw text where it is none; nothing at all means no arguments."""
@@ -306,8 +306,16 @@ class BedrockDecoder:
             raw_usage=copied(self._usage),
             message={"role": "assistant", "content": content} if content else None,
             warnings=(_NO_USAGE,) if self._stopped and not self._usage else (),
-            signatures=tuple(sealed for block in kept if (sealed := block.sealed()) is not None),
+            signatures=self._signatures(kept),
         )
+
+    def _signatures(self, kept: list[_Block]) -> tuple[Signature, ...]:
+        signatures, said = [], 0
+        for block in self._order:
+            if block in kept and (sealed := block.sealed(said)) is not None:
+                signatures.append(sealed)
+            said += len(block.text()) if block.kind == "reasoningContent" else 0
+        return tuple(signatures)
 
     def _add(self, block: _Block) -> _Block:
         # one that gives its index to another is over

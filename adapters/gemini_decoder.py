@@ -180,11 +180,15 @@ class GeminiDecoder:
 
     def _signatures(self) -> tuple[Signature, ...]:
         calls = {id(call.part): call.call_id for call in self._calls}
-        return tuple(
-            Signature(signature, calls.get(id(part)))
-            for part in self._parts
-            if isinstance(signature := part.get("thoughtSignature"), str) and signature
-        )
+        signatures, said = [], 0
+        for part in self._parts:
+            text, signature = part.get("text"), part.get("thoughtSignature")
+            thought = len(text) if part.get("thought") and isinstance(text, str) else None
+            if isinstance(signature, str) and signature:
+                span = None if thought is None else (said, said + thought)
+                signatures.append(Signature(signature, calls.get(id(part)), span=span))
+            said += thought or 0
+        return tuple(signatures)
 
     def _plain(self, text: str) -> TextDelta:
         """The part that most chunks consist of."""
@@ -246,7 +250,7 @@ class GeminiDecoder:
             kept = {key: value for key, value in call.items() if key not in ("partialArgs", "willContinue")}
             stored = {**part, "functionCall": kept}
             self._parts.append(stored)
-            current = _Call(str(call.get("id") or f"call_{self._step}_{len(self._calls)}"), stored)
+            current = _Call(self._fresh(call.get("id")), stored)
             self._calls.append(current)
             events.append(ToolCallStarted(self._step, current.call_id, self._name(str(call.get("name")))))
             if "partialArgs" in call or "willContinue" in call:
@@ -254,6 +258,16 @@ class GeminiDecoder:
                 self._piece(current, part)
         if not current.open:
             events.append(self._announced(current))
+
+    def _fresh(self, given: Any) -> str:
+        """The call's id; another one where it has none or shares it, since a result could not be told apart."""
+        taken = {call.call_id for call in self._calls}
+        number = len(self._calls)
+        call_id = str(given or f"call_{self._step}_{number}")
+        while call_id in taken:
+            number += 1
+            call_id = f"{given or f'call_{self._step}'}_{number}"
+        return call_id
 
     def _piece(self, call: _Call, part: Mapping[str, Any]) -> None:
         """

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard, get_args
 
+from rxloop.errors import describe
 from rxloop.steps import FinishReason, Signature, ToolCall
 from rxloop.usage import Usage
 
@@ -67,7 +68,11 @@ def _json_form(value: Any) -> Any:
     from pydantic_core import from_json, to_json
 
     # nothing that a caller's type may hold is a reason to lose the event
-    return from_json(to_json(value, bytes_mode="base64", inf_nan_mode="strings", fallback=str))
+    try:
+        return from_json(to_json(value, bytes_mode="base64", inf_nan_mode="strings", fallback=str))
+    except Exception as fault:
+        # nor that its own code fails, or that it is too deep
+        return f"{type(value).__name__} has no JSON form: {describe(fault)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +322,8 @@ def event_from_dict(data: Mapping[str, Any]) -> TurnEvent:
         )
     if "signatures" in values:
         values["signatures"] = tuple(
-            Signature(item["value"], item.get("call_id"), item.get("redacted") is True) for item in values["signatures"]
+            Signature(item["value"], item.get("call_id"), item.get("redacted") is True, _span_of(item))
+            for item in values["signatures"]
         )
     return cls(**values)
 
@@ -351,6 +357,13 @@ def _is_calls(value: Any) -> bool:
         and isinstance(call.get("arguments"), (dict, str))
         for call in value
     )
+
+
+def _span_of(item: Mapping[str, Any]) -> tuple[int, int] | None:
+    span = item.get("span")
+    if not isinstance(span, (list, tuple)) or len(span) != 2 or not all(map(_is_count, span)):
+        return None
+    return span[0], span[1]
 
 
 def _is_signatures(value: Any) -> bool:

@@ -96,15 +96,21 @@ class Signature:
         value: the signature; or the reasoning itself, encrypted.
         call_id: the call that it signs; ``None`` for the reply's reasoning.
         redacted: it stands for reasoning that nobody is shown.
+        span: the characters of the reply's reasoning that it signs, from one up to another; an empty span is of
+            reasoning that was not shown; ``None`` where it is not known.
     """
 
     value: str
     call_id: str | None = None
     redacted: bool = False
+    span: tuple[int, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form: one key per field."""
-        return {"value": self.value, "call_id": self.call_id, "redacted": self.redacted}
+        """The JSON form: one key per field, without ``span`` where there is none."""
+        data: dict[str, Any] = {"value": self.value, "call_id": self.call_id, "redacted": self.redacted}
+        if self.span is not None:
+            data["span"] = list(self.span)
+        return data
 
 
 @dataclass(frozen=True, slots=True)

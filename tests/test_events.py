@@ -107,6 +107,20 @@ FORMS: list[tuple[TurnEvent, dict[str, Any]]] = [
         },
     ),
 ]
+
+
+class Faulty:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("output", [Faulty(), {"a": "\ud800"}])
+def test_an_end_has_a_json_form_whatever_its_output(output: Any) -> None:
+    form = TurnFinished("hi", output, "stop", None, Usage(), 1, ()).to_dict()
+    assert form["output"].startswith(f"{type(output).__name__} has no JSON form: ")
+    assert isinstance(event_from_dict(json.loads(json.dumps(form))), TurnFinished)
+
+
 every_form = pytest.mark.parametrize(("event", "form"), FORMS, ids=[event.type for event, _ in FORMS])
 
 
@@ -198,18 +212,32 @@ def test_a_wrong_type_inside_a_field_is_not_understood(change: dict[str, Any]) -
 
 
 SIGNED = StepFinished(
-    0, "", (), Usage(), None, "stop", (Signature("s1"), Signature("s2", call_id="a"), Signature("s3", redacted=True))
+    0,
+    "",
+    (),
+    Usage(),
+    None,
+    "stop",
+    (Signature("s1", span=(0, 2)), Signature("s2", call_id="a"), Signature("s3", redacted=True)),
 )
 
 
 def test_signatures_are_in_the_json_form_of_a_step_that_has_some() -> None:
     form = SIGNED.to_dict()
     assert form["signatures"] == [
-        {"value": "s1", "call_id": None, "redacted": False},
+        {"value": "s1", "call_id": None, "redacted": False, "span": [0, 2]},
         {"value": "s2", "call_id": "a", "redacted": False},
         {"value": "s3", "call_id": None, "redacted": True},
     ]
     assert event_from_dict(json.loads(json.dumps(form))) == SIGNED
+
+
+@pytest.mark.parametrize("span", [None, 1, [1], [0, True], [0, 1.5], [0, 1, 2]])
+def test_a_span_of_another_shape_is_not_known(span: Any) -> None:
+    changed = {**SIGNED.to_dict(), "signatures": [{"value": "s", "span": span}]}
+    event = event_from_dict(changed)
+    assert isinstance(event, StepFinished)
+    assert event.signatures == (Signature("s"),)
 
 
 @pytest.mark.parametrize("signatures", [None, "s", [1], [{}], [{"value": 1}], [{"value": "s", "call_id": 1}]])

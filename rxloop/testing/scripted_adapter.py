@@ -289,6 +289,7 @@ class _Speaking:
         self._text: list[str] = []
         self._calls: list[ToolCall] = []
         self._signatures: list[Signature] = []
+        self._thought = 0
         self._ended = False
         self._demand = current_demand()
         self.timer = SerialDisposable()
@@ -339,8 +340,10 @@ class _Speaking:
             self._text.append(item)
             forward(TextDelta(self._step, item))
         elif isinstance(item, Think):
+            before = self._thought
+            self._thought += len(item.text)
             if item.signature is not None:
-                self._signatures.append(Signature(item.signature))
+                self._signatures.append(Signature(item.signature, span=(before, self._thought)))
             forward(ReasoningDelta(self._step, item.text))
         else:
             event = item.event

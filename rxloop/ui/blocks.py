@@ -12,9 +12,12 @@ __all__ = ("Answer", "Block", "Call")
 class Block:
     """A run of text, or of reasoning, that nothing else interrupts."""
 
-    __slots__ = ("block_id", "kind", "prefix", "step")
+    __slots__ = ("block_id", "kind", "length", "prefix", "signed", "step")
 
     def __init__(self, kind: type[TextDelta] | type[ReasoningDelta], step: int, block_id: str) -> None:
+        self.length = 0
+        """Its characters so far, as the events have them."""
+        self.signed = False
         self.kind = kind
         self.step = step
         self.block_id = block_id

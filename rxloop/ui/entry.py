@@ -86,8 +86,15 @@ def is_end(event: StreamEvent) -> bool:
 def stream_event_from_dict(data: Mapping[str, Any]) -> StreamEvent:
     """Read an event's JSON form."""
     if data.get("type") == TurnFailed.type:
-        usage = Usage.from_dict(data.get("usage") or {})
-        return TurnFailed(dict(data["error"]), usage, str(data.get("text") or ""))
+        # whatever else a later version writes of it, it is the turn's end
+        error, usage = data.get("error"), data.get("usage")
+        known = dict(error) if isinstance(error, Mapping) else {"message": str(error or "the turn failed")}
+        figures = (
+            {name: figure for name, figure in usage.items() if type(figure) is int}
+            if isinstance(usage, Mapping)
+            else {}
+        )
+        return TurnFailed(known, Usage.from_dict(figures), str(data.get("text") or ""))
     if data.get("type") == TurnRequested.type:
         return TurnRequested(*(str(data.get(name) or "") for name in ("turn_id", "thread_id", "run_id")))
     return event_from_dict(data)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring
 from typing import Any, ClassVar, Protocol
 
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import from_json, to_json
 
 from rxloop.events import ReasoningDelta, TextDelta, ToolCallDelta
 from rxloop.ui.entry import StreamEvent
 
 __all__ = ("EventFrames", "Frames", "json_form", "json_text", "quoted", "whole")
+
+_DEEPEST = 200
+"""The most objects and lists inside one another that are written where there is something to mend among them."""
 
 
 class Frames(Protocol):
@@ -88,8 +92,8 @@ def json_text(value: Any) -> str:
     """Any value as JSON: what JSON has no form for as its text, numbers that it does not have as ``null``."""
     try:
         return _dumped(value)
-    except (PydanticSerializationError, ValueError):
-        # half a character somewhere, or something that holds itself
+    except Exception:
+        # half a character somewhere, something that holds itself or too much, or a type whose own code fails
         return _dumped(_plain(value, ()))
 
 
@@ -106,7 +110,12 @@ def whole(text: str) -> str:
 
 def json_form(value: Any) -> Any:
     """What JSON makes of it."""
-    return from_json(json_text(value))
+    text = json_text(value)
+    try:
+        return from_json(text)
+    except ValueError:
+        # it is deeper than the fast parser goes
+        return json.loads(text)
 
 
 def _whole_characters(text: str) -> str:
@@ -115,21 +124,28 @@ def _whole_characters(text: str) -> str:
 
 
 def _dumped(value: Any) -> str:
-    return to_json(value, bytes_mode="base64", inf_nan_mode="null", fallback=str).decode()
+    return to_json(value, bytes_mode="base64", inf_nan_mode="null", fallback=_text_of).decode()
 
 
 def _plain(value: Any, outer: tuple[int, ...]) -> Any:
     if isinstance(value, str):
         return _whole_characters(value)
-    if id(value) in outer:
+    if id(value) in outer or len(outer) == _DEEPEST:
         return "..."
     inside = (*outer, id(value))
     if isinstance(value, Mapping):
-        return {_whole_characters(str(key)): _plain(item, inside) for key, item in value.items()}
+        return {_whole_characters(_text_of(key)): _plain(item, inside) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item, inside) for item in value]
     try:
         _dumped(value)
-    except (PydanticSerializationError, ValueError):
-        return _whole_characters(str(value))
+    except Exception:
+        return _whole_characters(_text_of(value))
     return value
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception as fault:
+        return f"{type(value).__name__}, whose __str__ raised {type(fault).__name__}"

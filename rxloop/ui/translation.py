@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 _ACCEPTED = "accepted"
 _NOT_ACCEPTED = "not accepted: the answer does not fit what was asked for"
+_NOT_USED = "not used: another answer came before in the same reply"
 _CANCELLED = "cancelled: the turn ended before the tool did"
 _LARGEST = 2**53 - 1
 """The largest whole number that JavaScript tells from its neighbours."""
@@ -95,7 +96,9 @@ class Translation(ABC, Generic[T]):
         match event:
             case TextDelta() | ReasoningDelta():
                 if self._enter(event.step):
-                    self.block_grew(self._opened(type(event), event.step), whole(event.text))
+                    block = self._opened(type(event), event.step)
+                    block.length += len(event.text)
+                    self.block_grew(block, whole(event.text))
             case ToolCallDelta():
                 if self._enter(event.step):
                     self._call_delta(event)
@@ -133,6 +136,7 @@ class Translation(ABC, Generic[T]):
         """The JSON of a delta that goes on with what is open, in one piece; ``None`` for any other event."""
         block = self.block
         if block is not None and type(event) is block.kind and event.step == block.step:
+            block.length += len(event.text)
             return f"{block.prefix}{quoted(event.text)}}}"
         if type(event) is ToolCallDelta:
             call = self.calls.get(event.call_id)
@@ -186,8 +190,11 @@ class Translation(ABC, Generic[T]):
             if call.open:
                 self._close_call(call, None)
             if not call.answered:
-                refused = rejected and call in self._foreign
-                self._answer(call, Answer(None, _NOT_ACCEPTED if refused else _CANCELLED))
+                fault = _CANCELLED
+                if rejected and call in self._foreign:
+                    # of several answers in a reply the first is the one that was read
+                    fault = _NOT_ACCEPTED if call is self._foreign[0] else _NOT_USED
+                self._answer(call, Answer(None, fault))
         self.calls.clear()
         self._foreign.clear()
         self.step_closed(self._step)
@@ -229,10 +236,13 @@ class Translation(ABC, Generic[T]):
             self._close_block()
             if self._parent_id is None:
                 self._parent_id = f"{self.turn_id}-{step}-calls"
-            shown = f"{self.turn_id}-{step}-{whole(call_id)}"
-            call = self.calls[call_id] = Call(step, shown, whole(name), self._parent_id)
+            call = self.calls[call_id] = Call(step, self._shown(step, call_id), whole(name), self._parent_id)
             self.call_opened(call)
         return call
+
+    def _shown(self, step: int, call_id: str) -> str:
+        """The client's identifier of a call."""
+        return f"{self.turn_id}-{step}-{whole(call_id)}"
 
     def _call_delta(self, event: ToolCallDelta) -> None:
         call = self.calls.get(event.call_id)
@@ -277,22 +287,39 @@ class Translation(ABC, Generic[T]):
         self._seal(event.signatures, event.step)
 
     def _seal(self, signatures: Sequence[Signature], step: int) -> None:
-        unsigned = iter(self._thoughts[:])
+        thoughts = self._thoughts[:]
         for signature in signatures:
             if signature.call_id is not None:
                 call = self.calls.get(signature.call_id)
                 if call is not None:
                     self.call_signed(call, signature)
                 continue
-            block = None if signature.redacted else next(unsigned, None)
+            block = self._signed_by(signature, thoughts)
             if block is None:
                 block = self._open_block(ReasoningDelta, step)
                 self._close_block()
+            block.signed = True
             self.block_signed(block, signature)
+
+    def _signed_by(self, signature: Signature, thoughts: Sequence[Block]) -> Block | None:
+        """Which of what was shown a signature signs, if there is one that has none yet."""
+        if signature.redacted:
+            return None
+        if signature.span is None:
+            return next((block for block in thoughts if not block.signed), None)
+        first, end = signature.span
+        before = 0
+        for block in thoughts:
+            # of what began before anything was seen it is not known where it is
+            if self._from_start and before <= first < min(end, before + block.length):
+                return None if block.signed else block
+            before += block.length
+        return None
 
     def _turn_finished(self, event: TurnFinished) -> None:
         aborted = event.finish_reason == "aborted"
-        if not aborted:
+        # a reply that was refused or faulty ends the turn too, and its answer was not taken
+        if event.finish_reason == "stop":
             for call in self._foreign[:1]:
                 self._answer(call, Answer(_ACCEPTED, None))
         if not self._said and self._step is None and event.text and event.output is None:
@@ -306,8 +333,8 @@ class Translation(ABC, Generic[T]):
     def _note(self, event: Any) -> None:
         data = event.to_dict()
         del data["type"]
-        if "call_id" in data and (call := self.calls.get(event.call_id)) is not None:
-            data["call_id"] = call.call_id
+        if "call_id" in data:
+            data["call_id"] = self._shown(event.step, event.call_id)
         self.noted(event.type, data)
 
     @abstractmethod

@@ -141,6 +141,9 @@ def read_chat(body: Any, turn_id: str, user: str) -> TurnRequest:
         raise _unreadable("the last of the messages must be the user's, with its parts")
     if body.get("trigger") == "regenerate-message":
         raise _unreadable("an answer cannot be made anew: the thread goes on from where it is")
+    if body.get("messageId") is not None:
+        # what `useChat` sends where the user changed what was said before
+        raise _unreadable("a message cannot be changed: the thread goes on from where it is")
     parts = [part if isinstance(part, Mapping) else {} for part in last["parts"]]
     others = sorted({str(part.get("type")) for part in parts if part.get("type") != "text"})
     if others:

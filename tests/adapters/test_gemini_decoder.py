@@ -837,3 +837,17 @@ def test_usage_of_a_draft() -> None:
     list(decoder.feed(chunks(text("abc"), finish_reason=None)[0]))
     assert decoder.draft().usage == Usage(10, 1)
     assert GeminiDecoder().draft().usage == Usage()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [(("add", "add", "add"), ("add", "add_2", "add_3")), ((None, "call_0_0", "c"), ("call_0_0", "call_0_0_2", "c"))],
+)
+def test_calls_that_share_an_id_are_told_apart(given: tuple[str | None, ...], told: tuple[str, ...]) -> None:
+    events, result = decode(chunks(*(call("add", {"a": place}, id=one) for place, one in enumerate(given))))
+    assert tuple(event.call_id for event in events if isinstance(event, ToolCallStarted)) == told
+    assert tuple(event.call_id for event in events if isinstance(event, ToolCallReceived)) == told
+    assert tuple(made.call_id for made in result.tool_calls) == told
+    # what is sent again is as it came
+    sent = [part["functionCall"].get("id") for part in (result.message or {})["parts"]]
+    assert tuple(sent) == given

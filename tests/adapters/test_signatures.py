@@ -33,12 +33,18 @@ async def test_anthropic_signs_thinking_and_hides_some() -> None:
             anthropic.text("I look."),
             anthropic.thinking("two", signature="s2"),
             anthropic.thinking("not signed", signature=""),
+            anthropic.thinking("", signature="s3"),
             anthropic.tool_use("add", {"a": 1, "b": 2}),
         )
         server.reply(anthropic.text("3"))
         async with connected(server) as adapter:
             recorder = await run(adapter)
-    first = (Signature("s1"), Signature("hidden", redacted=True), Signature("s2"))
+    first = (
+        Signature("s1", span=(0, 3)),
+        Signature("hidden", redacted=True),
+        Signature("s2", span=(3, 6)),
+        Signature("s3", span=(16, 16)),
+    )
     assert signatures_of(recorder) == [first, ()]
 
 
@@ -50,6 +56,7 @@ async def test_bedrock_signs_reasoning_and_hides_some(way: str) -> None:
             bedrock.reasoning("one", signature="s1"),
             bedrock.redacted(b"hid", b"den"),
             bedrock.reasoning("not signed", signature=None),
+            bedrock.reasoning("two", signature="s2"),
             bedrock.tool_use("add", {"a": 1, "b": 2}),
         )
         server.reply(bedrock.text("3"))
@@ -57,7 +64,10 @@ async def test_bedrock_signs_reasoning_and_hides_some(way: str) -> None:
             recorder = await run(adapter)
             await server.idle()
     hidden = Signature(base64.b64encode(b"hidden").decode(), redacted=True)
-    assert signatures_of(recorder) == [(Signature("s1"), hidden), ()]
+    assert signatures_of(recorder) == [
+        (Signature("s1", span=(0, 3)), hidden, Signature("s2", span=(13, 16))),
+        (),
+    ]
 
 
 @pytest.mark.asyncio
@@ -74,3 +84,19 @@ async def test_gemini_signs_calls_and_text(flavour: str) -> None:
             recorder = await run(adapter)
             await server.idle()
     assert signatures_of(recorder) == [(Signature("czE=", call_id="c1"),), (Signature("czI="),)]
+
+
+@pytest.mark.asyncio
+async def test_gemini_signs_thoughts() -> None:
+    with GeminiServer() as server:
+        server.reply(
+            gemini.thought("one"),
+            gemini.raw_part({"text": "two", "thought": True, "thoughtSignature": "czE="}),
+            gemini.thought("three"),
+            gemini.text("So."),
+            gemini.signature_only("czI="),
+        )
+        async with gemini_turns.connected(server, gemini_turns.FLAVOURS[0]) as adapter:
+            recorder = await run(adapter)
+            await server.idle()
+    assert signatures_of(recorder) == [(Signature("czE=", span=(3, 6)), Signature("czI="))]

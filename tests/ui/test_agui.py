@@ -15,20 +15,26 @@ from reactivex import operators as ops
 from rxloop import ui
 from rxloop.errors import ConfigurationError, OverloadedError
 from rxloop.events import (
+    ReasoningDelta,
+    StepFinished,
     StepStarted,
     TextDelta,
     ToolCallDelta,
+    ToolCallReceived,
     ToolCallStarted,
+    ToolFinished,
+    ToolStarted,
     TurnFinished,
     TurnStarted,
     UnknownEvent,
 )
+from rxloop.steps import Signature
 from rxloop.testing import CallTool, Think
 from rxloop.ui import AguiFrames, AguiMapping, to_agui
 from rxloop.ui.entry import StreamEvent, TurnFailed
 from rxloop.usage import Usage
 from tests.ui.grammar import check_agui
-from tests.ui.turns import TURN, events_of
+from tests.ui.turns import TURN, Sum, events_of
 
 NAMES: dict[str, Any] = {"thread_id": "thread", "run_id": "run"}
 TEN = {
@@ -184,6 +190,76 @@ def test_nothing_but_the_end_is_left_of_a_turn() -> None:
         "STEP_FINISHED",
     ]
     assert shown[3] == {"type": "TEXT_MESSAGE_CONTENT", "messageId": "turn-1-text-0", "delta": "It is 5."}
+
+
+@pytest.mark.parametrize("reason", ["content-filter", "error"])
+def test_a_structured_answer_of_a_refused_reply_was_not_accepted(reason: Any) -> None:
+    shown = run(
+        rx.of(
+            TurnStarted("turn", "p", "m"),
+            StepStarted(0),
+            ToolCallStarted(0, "a", "final_result"),
+            ToolCallReceived(0, "a", "final_result", '{"total": '),
+            StepFinished(0, "", (), Usage(10, 5), None, reason),
+            TurnFinished("", None, reason, None, Usage(10, 5), 1, ()),
+        )
+    )
+    [result] = [item for item in shown if item["type"] == "TOOL_CALL_RESULT"]
+    assert result["metadata"]["rxloop"]["is_error"]
+    assert result["content"].startswith("not accepted")
+
+
+@pytest.mark.asyncio
+async def test_a_signature_is_of_the_reasoning_that_it_signs() -> None:
+    events = await events_of(
+        [
+            Think("", signature="hidden"),
+            "I look.",
+            Think("one, ", signature="s1"),
+            Think("two", signature="s2"),
+            "So",
+            Think("unsigned"),
+            "then",
+            Think("three", signature="s3"),
+            "5.",
+        ]
+    )
+    shown = run(rx.from_iterable(events))
+    texts = {item["messageId"]: "" for item in shown if item["type"] == "REASONING_START"}
+    for item in shown:
+        if item["type"] == "REASONING_MESSAGE_CONTENT":
+            texts[item["messageId"]] += item["delta"]
+    signed = [(item["encryptedValue"], texts[item["entityId"]]) for item in shown if "encryptedValue" in item]
+    # what is of the same message as the signature before it, or was not shown, has one of its own
+    assert signed == [("hidden", ""), ("s1", "one, two"), ("s2", ""), ("s3", "three")]
+
+
+def test_a_signature_of_reasoning_whose_beginning_was_not_seen_is_of_none_that_was() -> None:
+    [*events] = (
+        ReasoningDelta(0, "seen"),
+        StepFinished(0, "", (), Usage(), None, "stop", (Signature("s", span=(0, 9)),)),
+    )
+    shown = run(rx.from_iterable(events))
+    [signed] = [item["entityId"] for item in shown if "encryptedValue" in item]
+    assert signed not in [item.get("messageId") for item in shown if item["type"] == "REASONING_MESSAGE_CONTENT"]
+
+
+def test_a_note_names_a_call_as_the_client_does_also_where_it_was_not_seen_to_begin() -> None:
+    noted: list[StreamEvent] = [ToolStarted(0, "a", "f"), ToolFinished(0, "a", "f", 5, None, False, 0.1)]
+    shown = run(rx.from_iterable(noted), turn_id="turn")
+    [note] = [item for item in shown if item["type"] == "CUSTOM"]
+    [result] = [item for item in shown if item["type"] == "TOOL_CALL_RESULT"]
+    assert note["value"]["call_id"] == result["toolCallId"] == "turn-0-a"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("total", "first"), [(5, "accepted"), ("many", "not accepted")])
+async def test_of_several_structured_answers_the_first_is_read(total: Any, first: str) -> None:
+    answers = [CallTool("final_result", {"total": total}, "a"), CallTool("final_result", {"total": 6}, "b")]
+    events = await events_of(answers, [CallTool("final_result", {"total": 7}, "c")], output=Sum)
+    shown = run(rx.from_iterable(events))
+    contents = [item["content"].partition(":")[0] for item in shown if item["type"] == "TOOL_CALL_RESULT"]
+    assert contents[:2] == [first, "not used"]
 
 
 def test_every_subscription_has_a_state_of_its_own() -> None:

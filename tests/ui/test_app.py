@@ -421,6 +421,7 @@ async def test_a_body_that_is_none_is_refused_with_words(body: Any, message: str
         ({"id": "c", "messages": [{"role": "user", "parts": [{"type": "file"}]}]}, "parts of the type file"),
         ({"id": "c", "messages": [{"role": "user", "parts": [5]}]}, "parts of the type None"),
         (chat_body(trigger="regenerate-message"), "made anew"),
+        (chat_body(messageId="m1"), "cannot be changed"),
         (chat_body(""), "must say something"),
         (chat_body("half \ud800"), "whole characters"),
         ({"id": "c", "messages": [{"role": "user", "parts": [{"type": "\ud800"}]}]}, "parts of the type \ufffd"),

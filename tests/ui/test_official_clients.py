@@ -102,7 +102,7 @@ MESSAGES: dict[str, list[Any]] = {
         {"assistant": ODD},
     ],
     "reasoning": [{"reasoning": "Let me see.", "signed": "c2ln"}, {"assistant": "It is 5."}],
-    "reasoning_alone": [{"reasoning": "hm", "signed": "aGlkZGVu"}, {"reasoning": "", "signed": "c2ln"}],
+    "reasoning_alone": [{"reasoning": "hm", "signed": "c2ln"}, {"reasoning": "", "signed": "aGlkZGVu"}],
     "tools": [
         {"reasoning": "two calls", "signed": "s0"},
         {
@@ -222,6 +222,12 @@ def test_every_call_of_a_history_has_one_result(read: Any, case: str) -> None:
     assert sorted(calls) == sorted(results)
     identifiers = [message["id"] for message in messages]
     assert len(set(identifiers)) == len(identifiers)
+
+
+@every_case
+def test_what_the_clients_keep_is_valid_by_their_own_schemas(read: Any, case: str) -> None:
+    assert read["agui"][case]["invalid"] == []
+    assert read["vercel"][case]["invalid"] is None
 
 
 @every_case

@@ -1,6 +1,7 @@
 // Reads every case from a server with the official clients and prints what they made of it, as JSON.
 import { HttpAgent } from "@ag-ui/client";
-import { DefaultChatTransport, readUIMessageStream } from "ai";
+import { MessageSchema } from "@ag-ui/core/schemas";
+import { DefaultChatTransport, readUIMessageStream, safeValidateUIMessages } from "ai";
 
 const [base, ...cases] = process.argv.slice(2);
 
@@ -34,7 +35,8 @@ async function readAgui(name) {
   } catch (error) {
     seen.thrown = String(error.message);
   }
-  return { ...seen, messages: agent.messages, warnings: [...warnings] };
+  const invalid = agent.messages.filter((message) => !MessageSchema.safeParse(message).success);
+  return { ...seen, messages: agent.messages, invalid, warnings: [...warnings] };
 }
 
 async function readVercel(name) {
@@ -60,7 +62,10 @@ async function readVercel(name) {
   } catch (error) {
     seen.thrown = String(error.message);
   }
-  return { ...seen, warnings: [...warnings] };
+  // as it would be kept
+  const messages = seen.message && JSON.parse(JSON.stringify([seen.message]));
+  const valid = await safeValidateUIMessages({ messages });
+  return { ...seen, invalid: valid.success ? null : valid.error.message, warnings: [...warnings] };
 }
 
 const found = { agui: {}, vercel: {} };
