@@ -235,6 +235,7 @@ class _Server:
             raise BadRequestError("the thread has a running turn already", status=409, code="running")
         opened = False
         try:
+            await self._check_new(asked)
             if self._make_turn is not None:
                 self.turns.start(await prepare_turn(asked, self._make_turn, bus=self._bus, threads=self._threads))
             elif self._hand_over is not None:
@@ -252,6 +253,16 @@ class _Server:
                 _log.exception("turn %s could not be made", asked.turn_id)
                 raise BadRequestError("the turn could not be made", status=500, code="internal") from error
             raise
+
+    async def _check_new(self, asked: TurnRequest) -> None:
+        """A client may try again what was refused; what was asked has its answer."""
+        if not asked.again:
+            return
+        thread = await self._threads.load(asked.thread_key)
+        if thread is not None and thread.turns and thread.turns[-1].prompt == asked.prompt:
+            raise BadRequestError(
+                "an answer cannot be made anew: the thread goes on from where it is", status=422, code="invalid"
+            )
 
     async def events(self, request: Request) -> Response:
         """``GET /turns/{id}/events``."""

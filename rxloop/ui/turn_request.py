@@ -17,6 +17,9 @@ __all__ = ("BadRequestError", "TurnRequest", "read_chat", "read_run")
 
 _LONGEST_ID = 200
 
+_AGAIN = "regenerate-message"
+"""What the AI SDK's chat wants of a user who tries again."""
+
 
 class BadRequestError(Exception):
     """
@@ -70,6 +73,11 @@ class TurnRequest:
     def thread_key(self) -> str:
         """The key of the thread in its store."""
         return owned(self.user, self.thread_id)
+
+    @property
+    def again(self) -> bool:
+        """Whether the client asks for another answer to what it may have asked before."""
+        return self.input.get("trigger") == _AGAIN
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -139,9 +147,7 @@ def read_chat(body: Any, turn_id: str, user: str) -> TurnRequest:
     last = messages[-1] if isinstance(messages, list) and messages else None
     if not isinstance(last, Mapping) or last.get("role") != "user" or not isinstance(last.get("parts"), list):
         raise _unreadable("the last of the messages must be the user's, with its parts")
-    if body.get("trigger") == "regenerate-message":
-        raise _unreadable("an answer cannot be made anew: the thread goes on from where it is")
-    if body.get("messageId") is not None:
+    if body.get("messageId") is not None and body.get("trigger") != _AGAIN:
         # what `useChat` sends where the user changed what was said before
         raise _unreadable("a message cannot be changed: the thread goes on from where it is")
     parts = [part if isinstance(part, Mapping) else {} for part in last["parts"]]

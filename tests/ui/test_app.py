@@ -127,6 +127,30 @@ async def test_the_format_vercel_serves_use_chat() -> None:
         assert (await client.post(run_body(), params={"format": "vercel"})).status_code == 200
 
 
+async def test_use_chat_may_try_again_what_was_refused_and_nothing_else() -> None:
+    turns = waiting()
+    app = turn_app(turns.make, max_turns=1)
+    async with serving(app) as client:
+        turn_id = await client.begin(run_body(thread="other"))
+        vercel = {"format": "vercel"}
+        assert (await client.post(chat_body("hey"), params=vercel)).status_code == 429
+        turns.go.set()
+        await client.watch(turn_id)
+        again = chat_body("hey", trigger="regenerate-message", messageId="m1")
+        async with asyncio.timeout(5):
+            # a place is free a moment after the end is known
+            while (response := await client.post(again, params=vercel)).status_code == 429:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert response.status_code == 200
+        assert error_of(await client.post(again, params=vercel)) == (
+            422,
+            "invalid",
+            "an answer cannot be made anew: the thread goes on from where it is",
+        )
+        # the thread is free all the same
+        assert (await client.post(chat_body("more"), params=vercel)).status_code == 200
+
+
 async def test_a_client_that_wants_json_gets_the_id_at_once() -> None:
     turns = waiting()
     async with serving(turn_app(turns.make)) as client:
@@ -420,7 +444,6 @@ async def test_a_body_that_is_none_is_refused_with_words(body: Any, message: str
         ({"id": "c", "messages": [{"role": "user", "parts": "x"}]}, "the last of the messages"),
         ({"id": "c", "messages": [{"role": "user", "parts": [{"type": "file"}]}]}, "parts of the type file"),
         ({"id": "c", "messages": [{"role": "user", "parts": [5]}]}, "parts of the type None"),
-        (chat_body(trigger="regenerate-message"), "made anew"),
         (chat_body(messageId="m1"), "cannot be changed"),
         (chat_body(""), "must say something"),
         (chat_body("half \ud800"), "whole characters"),
