@@ -30,7 +30,6 @@ from rxloop.turn import Turn
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
-    from starlette.requests import HTTPConnection
 
     from rxloop.ui.redis_bus import RedisBus, RedisThreads
     from rxloop.ui.turn_request import TurnRequest
@@ -222,10 +221,9 @@ class _Serving:
             model=adapter.model,
             suggestions=[{"title": item.title, "prompt": item.prompt} for item in shown],
         )
-        if host is None:
-            # by which names other machines know this one, nobody can tell
-            return turn_app(make_turn, authenticate=_everybody, routes=page, **stores)
-        return turn_app(make_turn, hosts=(*LOOPBACK, host), routes=page, **stores)
+        # by which names other machines know this one, nobody can tell
+        hosts = ("*",) if host is None else (*LOOPBACK, host)
+        return turn_app(make_turn, hosts=hosts, routes=page, **stores)
 
 
 def _redis_stores(url: str) -> tuple[RedisBus, RedisThreads]:
@@ -261,10 +259,6 @@ async def _check_redis(bus: RedisBus, url: str) -> None:
             f"no Redis answers at --redis ({place}): start it or correct the address, or leave --redis out to keep "
             "everything in memory"
         ) from error
-
-
-def _everybody(connection: HTTPConnection) -> str:
-    return "everybody"
 
 
 def _server(app: Starlette, started: Callable[[], None]) -> Any:
