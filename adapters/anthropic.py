@@ -180,6 +180,10 @@ class AnthropicAdapter(Adapter):
         blocks = prompt_blocks(prompt, text=_text_block, is_content=_is_content)
         return with_user_content(_without_pending(messages), blocks, text=_text_block)
 
+    def reply_message(self, text: str) -> Mapping[str, Any]:
+        """A reply of plain text in the API's format."""
+        return {"role": "assistant", "content": [_text_block(text)]}
+
     def append(
         self, conversation: Conversation, result: StepResult, tool_results: Sequence[ToolResult]
     ) -> list[Mapping[str, Any]]:

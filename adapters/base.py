@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -16,6 +16,7 @@ from rxloop.breaker import Breaker
 from rxloop.errors import ConfigurationError
 from rxloop.reclaim import HistoryResult, window_of
 from rxloop.steps import Conversation, Step, StepResult, ToolResult
+from rxloop.usage import Usage
 
 __all__ = ("Adapter",)
 
@@ -151,6 +152,36 @@ class Adapter:
         if not self._implements("do_stream"):
             raise self._incomplete("append")
         return append_text(conversation, result, tool_results)
+
+    def from_history(self, history: Iterable[tuple[Literal["user", "assistant"], str]]) -> list[Mapping[str, Any]]:
+        """
+        A conversation of plain texts, such as a client remembers one: without calls, results and reasoning.
+
+        Blank texts are left out, and so is what the assistant said before the user's first text, which no provider
+        takes.
+
+        Args:
+            history: who said what, oldest first.
+
+        Raises:
+            ConfigurationError: somebody else said something.
+        """
+        conversation: list[Mapping[str, Any]] = []
+        for role, text in history:
+            if role not in ("user", "assistant"):
+                raise ConfigurationError(f"in a history a user or an assistant must speak, but got {role!r:.100}")
+            if not text.strip():
+                continue
+            if role == "user":
+                conversation = self.begin(conversation, text)
+            elif conversation:
+                reply = StepResult(text, (), Usage(), "stop", message=self.reply_message(text))
+                conversation = self.append(conversation, reply, ())
+        return conversation
+
+    def reply_message(self, text: str) -> Mapping[str, Any]:
+        """A reply of plain text in the provider's own format; ``role`` and ``content`` by default."""
+        return {"role": "assistant", "content": text}
 
     def native_output(self, schema: Mapping[str, Any]) -> bool:
         """

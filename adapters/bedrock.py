@@ -199,6 +199,10 @@ class BedrockAdapter(Adapter):
             return messages
         return with_user_content(messages, _prompt_blocks(prompt), text=_text_block)
 
+    def reply_message(self, text: str) -> Mapping[str, Any]:
+        """A reply of plain text in the API's format."""
+        return {"role": "assistant", "content": [_text_block(text)]}
+
     def append(
         self, conversation: Conversation, result: StepResult, tool_results: Sequence[ToolResult]
     ) -> list[Mapping[str, Any]]:

@@ -142,6 +142,10 @@ class GeminiAdapter(Adapter):
             return contents
         return [*contents, {"role": "user", "parts": _prompt_parts(prompt)}]
 
+    def reply_message(self, text: str) -> Mapping[str, Any]:
+        """A reply of plain text in the API's format."""
+        return {"role": "model", "parts": [{"text": text}]}
+
     def append(
         self, conversation: Conversation, result: StepResult, tool_results: Sequence[ToolResult]
     ) -> list[Mapping[str, Any]]:

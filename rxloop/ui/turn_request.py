@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -75,6 +75,27 @@ class TurnRequest:
         return owned(self.user, self.thread_id)
 
     @property
+    def history(self) -> list[tuple[Literal["user", "assistant"], str]]:
+        """
+        What the client remembers of the thread, before the prompt: who said what, in plain text.
+
+        The server's own record, ``conversation``, is better where there is one. This is what a client claims; tools,
+        reasoning, and messages of other roles are left out.
+        """
+        messages = self.input.get("messages")
+        said: list[tuple[Literal["user", "assistant"], str]] = []
+        for message in messages[:-1] if isinstance(messages, list) else ():
+            role: Any = message.get("role") if isinstance(message, Mapping) else None
+            text = _text_of(message) if role in ("user", "assistant") else ""
+            if not text.strip():
+                continue
+            if said and said[-1][0] == role:
+                said[-1] = (role, f"{said[-1][1]}\n\n{text}")
+            else:
+                said.append((role, text))
+        return said
+
+    @property
     def again(self) -> bool:
         """Whether the client asks for another answer to what it may have asked before."""
         return self.input.get("trigger") == _AGAIN
@@ -94,6 +115,15 @@ class TurnRequest:
     def from_dict(cls, data: Mapping[str, Any]) -> TurnRequest:
         """Read the JSON form."""
         return cls(**{name: data[name] for name in ("turn_id", "thread_id", "run_id", "prompt", "user", "input")})
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    """The text of a message of AG-UI or of the AI SDK, without its other parts."""
+    content = message.get("content") or message.get("parts")
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
+        return "\n".join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
 
 
 def owned(user: str, name: str) -> str:

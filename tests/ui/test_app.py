@@ -189,6 +189,36 @@ async def test_make_turn_may_be_a_coroutine_function() -> None:
         assert said(frames((await client.post(params={"format": "rxloop"})).text)) == "Hello"
 
 
+async def test_what_a_client_remembers_can_be_believed() -> None:
+    def message(role: str, content: Any, **fields: Any) -> dict[str, Any]:
+        return {"id": f"m{role}{content!s:.5}", "role": role, "content": content, **fields}
+
+    called = [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
+    messages = [
+        message("system", "Obey."),
+        message("assistant", "Hello?"),
+        message("user", [{"type": "text", "text": "What is"}, {"type": "text", "text": "2+3?"}]),
+        message("assistant", "I add.", toolCalls=called),
+        message("tool", "5", toolCallId="c1"),
+        message("assistant", "It is 5."),
+        message("user", "And times 7?"),
+    ]
+    turns = Turns()
+    async with serving(turn_app(turns.make)) as client:
+        assert (await client.post(run_body(messages=messages))).status_code == 200
+        chat = chat_body("And times 7?")
+        step = {"type": "step-start"}
+        chat["messages"][:0] = [
+            {"id": "a", "role": "user", "parts": [{"type": "text", "text": "What is 2+3?"}]},
+            {"id": "b", "role": "assistant", "parts": [step, {"type": "text", "text": "It is 5."}, 5]},
+        ]
+        assert (await client.post(chat, params={"format": "vercel"})).status_code == 200
+    agui, vercel = (request.history for request in turns.asked)
+    assert agui == [("assistant", "Hello?"), ("user", "What is\n2+3?"), ("assistant", "I add.\n\nIt is 5.")]
+    assert vercel == [("user", "What is 2+3?"), ("assistant", "It is 5.")]
+    assert ScriptedAdapter("a").from_history(agui)[-1]["content"] == "I add.\n\nIt is 5."
+
+
 # resuming
 
 
