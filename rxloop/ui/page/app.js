@@ -324,6 +324,11 @@ page.scroller.addEventListener("scroll", () => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !event.isComposing) stop();
 });
+// its address would be that of another thread
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  page.prompt.focus();
+});
 window.addEventListener("hashchange", show);
 window.addEventListener("popstate", show);
 window.addEventListener("focus", () => thread.refresh());
