@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def hold_posts(page: Page) -> list[Route]:
     """The POSTs of turns, which wait until the test lets them go on."""
     held: list[Route] = []
-    page.route("**/turns?format=rxloop", held.append)
+    page.route("**/turns?format=rxloop", lambda route: held.append(route))
     return held
 
 
@@ -42,3 +42,14 @@ def test_the_skip_link_leaves_the_thread(page: Page) -> None:
     page.locator("#prompt:focus").wait_for()
     assert page.url == address
     assert page.locator(".turn").count() == 1
+
+
+def test_what_is_stopped_before_the_server_has_taken_it(page: Page) -> None:
+    held = hold_posts(page)
+    with page.expect_request("**/turns?format=rxloop"):
+        ask(page, "gate never")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Stopping…").wait_for()
+    held[0].continue_()
+    ended(page, state="stopped")
+    assert page.locator("#notice").is_hidden()

@@ -28,6 +28,7 @@ class Thread {
     this.waiting = [];
     this.open = 0;
     this.sending = false;
+    this.sent = null; // what becomes of the prompt that was sent last
     this.stopping = false;
     this.closed = false;
     this.down = new Set();
@@ -87,7 +88,8 @@ class Thread {
     const draft = `draft ${this.turns.size}`;
     const view = this.add(draft, prompt, true);
     update();
-    const failure = await this.#post(prompt, draft, view);
+    this.sent = this.#post(prompt, draft, view);
+    const failure = await this.sent;
     this.sending = false;
     if (failure) {
       this.turns.delete(draft);
@@ -134,13 +136,15 @@ class Thread {
   async stop() {
     this.stopping = true;
     update();
+    // a turn that the server has not taken yet has no id
+    await this.sent;
     for (const [id, view] of this.turns) {
       if (!view.running) continue;
       try {
         const response = await fetch(`turns/${encodeURIComponent(id)}/stop`, { method: "POST" });
-        if (!response.ok) notice((await failureOf(response)).message);
+        if (!response.ok && !this.closed) notice((await failureOf(response)).message);
       } catch (error) {
-        notice(`The turn could not be stopped (${error.message}).`);
+        if (!this.closed) notice(`The turn could not be stopped (${error.message}).`);
       }
     }
     this.stopping = false;
