@@ -53,3 +53,75 @@ def test_what_is_stopped_before_the_server_has_taken_it(page: Page) -> None:
     held[0].continue_()
     ended(page, state="stopped")
     assert page.locator("#notice").is_hidden()
+
+
+def test_a_thread_that_is_left_while_it_is_sent_to_and_come_back_to(page: Page, watched: Watched) -> None:
+    held = hold_posts(page)
+    with page.expect_request("**/turns?format=rxloop"):
+        ask(page, "say One.")
+    page.get_by_role("button", name="New chat").click()
+    page.go_back()
+    # the server has not heard of it yet
+    page.get_by_text("does not know this conversation").wait_for()
+    held[0].continue_()
+    assert ended(page).locator(".prose").inner_text() == "One."
+    assert page.locator("#notice").is_hidden()
+    assert all("404" in complaint for complaint in watched.complaints)
+    watched.complaints.clear()
+
+
+def test_what_is_refused_after_its_thread_was_left(page: Page, watched: Watched) -> None:
+    ask(page, "say One.")
+    ended(page)
+    address = page.url
+    page.get_by_role("button", name="New chat").click()
+    held = hold_posts(page)
+    with page.expect_request("**/turns?format=rxloop"):
+        ask(page, "say Two.")
+    page.evaluate("(address) => { location.href = address; }", address)
+    ended(page)
+    with page.expect_response("**/turns?format=rxloop"):
+        held[0].fulfill(status=500, body="")
+    # what was written is not lost, and the thread that is shown stays as it is
+    page.wait_for_function("() => document.getElementById('prompt').value === 'say Two.'")
+    assert page.locator("#welcome").is_hidden()
+    assert page.locator("#notice").is_hidden()
+    assert page.title() == "say One. · rxloop"
+    assert all("500" in complaint for complaint in watched.complaints)
+    watched.complaints.clear()
+
+
+def test_a_refused_beginning_leaves_no_title(page: Page, watched: Watched) -> None:
+    page.route("**/turns?format=rxloop", lambda route: route.fulfill(status=500, body="<h1>no</h1>"))
+    ask(page, "say Never.")
+    page.get_by_text("The server answered with HTTP 500.").wait_for()
+    assert page.title() == "rxloop"
+    assert page.locator("#welcome").is_visible()
+    watched.complaints.clear()
+
+
+def test_a_thread_that_is_left_while_it_loads_is_not_loaded_on(page: Page) -> None:
+    for number in range(1, 6):
+        ask(page, f"say {number}")
+        ended(page, number)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/events?" in request.url else None)
+    page.route("**/events?*", lambda route: None)
+    page.reload()
+    page.locator(".turn").nth(4).wait_for()
+    page.get_by_role("button", name="New chat").click()
+    page.locator("#welcome").wait_for()
+    # two frames later the streams have been let go
+    page.evaluate("() => new Promise((tell) => requestAnimationFrame(() => requestAnimationFrame(() => tell(0))))")
+    page.evaluate("() => new Promise((tell) => setTimeout(tell, 100))")
+    assert len(asked) == 3
+
+
+def test_a_list_of_turns_that_is_none(page: Page) -> None:
+    ask(page, "say One.")
+    ended(page)
+    page.route("**/threads/*", lambda route: route.fulfill(content_type="text/html", body="<h1>Log in</h1>"))
+    connection = page.locator("#connection")
+    connection.get_by_text("The server's answer could not be read. Trying again…").wait_for()
+    page.unroute("**/threads/*")
+    page.locator("#connection:empty").wait_for(state="attached")

@@ -40,6 +40,7 @@ class Thread {
 
   close() {
     this.closed = true;
+    this.waiting = [];
     for (const stream of this.streams) stream.close();
   }
 
@@ -50,7 +51,7 @@ class Thread {
     try {
       response = await fetch(`threads/${encodeURIComponent(this.id)}`);
     } catch {
-      connection("The server does not answer. Trying again…");
+      if (!this.closed) connection("The server does not answer. Trying again…");
       return;
     }
     if (this.closed || this.sending) return;
@@ -64,7 +65,13 @@ class Thread {
       connection((await failureOf(response)).message);
       return;
     }
-    const { turns } = await response.json();
+    let turns;
+    try {
+      ({ turns } = await response.json());
+    } catch {
+      if (!this.closed) connection("The server's answer could not be read. Trying again…");
+      return;
+    }
     if (this.closed || this.sending) return;
     for (const { turn_id: id, prompt, running } of turns) {
       if (!this.turns.has(id)) this.#watch(id, this.add(id, prompt, running), running);
@@ -94,10 +101,14 @@ class Thread {
     if (failure) {
       this.turns.delete(draft);
       view.root.remove();
-      page.welcome.hidden = this.turns.size > 0;
-      if (!this.closed) notice(failure.message);
+      if (!this.closed) {
+        notice(failure.message);
+        if (!this.turns.size) welcome();
+      }
       // 409: another page was quicker
       this.refresh();
+    } else if (this.closed) {
+      hear(this.id);
     }
     update();
     return !failure;
@@ -230,14 +241,27 @@ function stop() {
   page.prompt.focus();
 }
 
+/** There is news of a thread. */
+function hear(id) {
+  if (id !== thread.id) return;
+  if (!thread.known) notice("");
+  thread.known = true;
+  thread.refresh();
+}
+
+/** Show a thread that has no turns. */
+function welcome() {
+  page.welcome.hidden = false;
+  document.title = "rxloop";
+}
+
 /** Show the thread of the address, or a new one. */
 function show() {
   const named = new URLSearchParams(location.hash.slice(1)).get("thread");
   if (thread && thread.id === named) return;
   thread?.close();
   page.log.replaceChildren();
-  page.welcome.hidden = false;
-  document.title = "rxloop";
+  welcome();
   notice("");
   connection("");
   following = true;
@@ -338,11 +362,7 @@ window.addEventListener("popstate", show);
 window.addEventListener("focus", () => thread.refresh());
 window.addEventListener("resize", keepInSight);
 document.addEventListener("visibilitychange", () => document.hidden || thread.refresh());
-neighbours?.addEventListener("message", ({ data }) => {
-  if (data?.thread !== thread.id) return;
-  thread.known = true;
-  thread.refresh();
-});
+neighbours?.addEventListener("message", ({ data }) => hear(data?.thread));
 setInterval(() => document.hidden || thread.refresh(), POLL);
 
 show();
