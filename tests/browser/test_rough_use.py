@@ -125,3 +125,22 @@ def test_a_list_of_turns_that_is_none(page: Page) -> None:
     connection.get_by_text("The server's answer could not be read. Trying again…").wait_for()
     page.unroute("**/threads/*")
     page.locator("#connection:empty").wait_for(state="attached")
+
+
+def test_a_long_line_that_comes_at_once_stays_in_paragraphs(page: Page) -> None:
+    words = "word " * 100_000
+    tell(
+        page,
+        [
+            {"type": "text_delta", "text": "So: ", "time": 0},
+            # what is shown is shown before what follows
+            {"type": "mystery"},
+            {"type": "text_delta", "text": f"{words}**bold**", "time": 0.5},
+            finished(),
+        ],
+    )
+    ask(page, "say x")
+    prose = ended(page).locator(".prose")
+    assert prose.text_content() == f"So: {words}bold"
+    assert 100 <= prose.locator("p").count() <= 130
+    assert prose.locator("strong").count() == 1
