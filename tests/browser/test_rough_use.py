@@ -144,3 +144,27 @@ def test_a_long_line_that_comes_at_once_stays_in_paragraphs(page: Page) -> None:
     assert prose.text_content() == f"So: {words}bold"
     assert 100 <= prose.locator("p").count() <= 130
     assert prose.locator("strong").count() == 1
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None,
+        {"type": "tool_call_started"},
+        {"type": "usage_updated"},
+        {"type": "error", "error": {"kind": "constructor", "message": "no"}},
+    ],
+)
+def test_an_event_that_the_page_does_not_understand(page: Page, watched: Watched, odd: Any) -> None:
+    last = {"type": "text_delta", "text": "Hello.", "time": 0.5}
+    ending = [] if odd and odd["type"] == "error" else [last, finished("Hello.")]
+    tell(page, [{"type": "turn_started", "provider": "p", "model": "m", "time": 0}, odd, *ending])
+    ask(page, "say x")
+    # the rest is shown
+    turn = ended(page, state="done" if ending else "failed")
+    if ending:
+        assert turn.locator(".prose").inner_text() == "Hello."
+    else:
+        assert turn.locator(".failure strong").inner_text() == "The turn failed"
+    # and the console tells of it
+    watched.complaints.clear()

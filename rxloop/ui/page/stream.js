@@ -48,7 +48,7 @@ export class TurnStream {
       if (message.lastEventId) this.#last = message.lastEventId;
       const event = JSON.parse(message.data);
       this.#queue.push([event, performance.now()]);
-      if (event.type === "turn_finished" || event.type === "error") {
+      if (event?.type === "turn_finished" || event?.type === "error") {
         this.#ended = true;
         source.close();
         this.#watcher.connection(true);
@@ -85,7 +85,12 @@ export class TurnStream {
     while (this.#next < this.#queue.length) {
       const [event, arrival] = this.#queue[this.#next];
       this.#next += 1;
-      this.#watcher.receive(event, arrival);
+      try {
+        this.#watcher.receive(event, arrival);
+      } catch (error) {
+        // what follows is shown all the same
+        reportError(error);
+      }
       if (this.#next % 32 === 0 && performance.now() > until) break;
     }
     const drained = this.#next >= this.#queue.length;
