@@ -168,3 +168,42 @@ def test_an_event_that_the_page_does_not_understand(page: Page, watched: Watched
         assert turn.locator(".failure strong").inner_text() == "The turn failed"
     # and the console tells of it
     watched.complaints.clear()
+
+
+def test_an_old_turn_whose_server_is_away_is_not_gone(page: Page, watched: Watched) -> None:
+    ask(page, "say One.")
+    ended(page)
+    answers = [503, 502, 429]
+
+    def away(route: Route) -> None:
+        if answers:
+            route.fulfill(status=answers.pop(), body="")
+        else:
+            route.continue_()
+
+    page.route("**/events?*", away)
+    page.reload()
+    page.get_by_text("The connection is lost. Trying again…").wait_for()
+    turn = ended(page)
+    assert texts(turn.locator(".prose")) == ["One."]
+    page.locator("#connection:empty").wait_for(state="attached")
+    watched.complaints.clear()
+
+
+def test_a_running_turn_whose_server_is_away_for_long_is_not_gone(page: Page, watched: Watched) -> None:
+    asked: list[str] = []
+
+    def away(route: Route) -> None:
+        asked.append(route.request.method)
+        if len(asked) <= 5:
+            route.fulfill(status=503, body="")
+        else:
+            route.continue_()
+
+    page.route("**/events?*", away)
+    ask(page, "say One.")
+    turn = ended(page)
+    assert texts(turn.locator(".prose")) == ["One."]
+    # only then it was looked why
+    assert asked == ["GET", "GET", "GET", "GET", "HEAD", "GET"]
+    watched.complaints.clear()
