@@ -207,3 +207,27 @@ def test_a_running_turn_whose_server_is_away_for_long_is_not_gone(page: Page, wa
     # only then it was looked why
     assert asked == ["GET", "GET", "GET", "GET", "HEAD", "GET"]
     watched.complaints.clear()
+
+
+@pytest.mark.parametrize("key", ["Enter", "Escape"])
+def test_a_key_that_belongs_to_an_input_method(page: Page, key: str) -> None:
+    ask(page, "gate never")
+    page.locator(".tool[data-state=running]").wait_for()
+    if key == "Enter":
+        page.keyboard.press("Escape")
+        ended(page, state="stopped")
+    page.get_by_label("Message").fill("say x")
+    # Safari tells of the end of a composition first
+    page.evaluate(
+        """(key) => document.getElementById("prompt").dispatchEvent(
+            new KeyboardEvent("keydown", { key, keyCode: 229, bubbles: true, cancelable: true })
+        )""",
+        key,
+    )
+    if key == "Enter":
+        assert page.locator(".turn").count() == 1
+        assert page.get_by_label("Message").input_value() == "say x"
+    else:
+        assert page.get_by_role("button", name="Stop", exact=True).is_enabled()
+        page.keyboard.press("Escape")
+        ended(page, state="stopped")

@@ -299,6 +299,11 @@ function identifier(kind) {
   return `${kind}-${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
+/** Whether a key is the input method's; Safari tells of the one that ends a composition by its code alone. */
+function composing(event) {
+  return event.isComposing || event.keyCode === 229;
+}
+
 /** The field is as high as what is written in it. */
 function fit() {
   page.prompt.style.height = "auto";
@@ -334,7 +339,7 @@ page.composer.addEventListener("submit", (event) => {
   send(page.prompt.value);
 });
 page.prompt.addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  if (event.key !== "Enter" || event.shiftKey || composing(event)) return;
   event.preventDefault();
   send(page.prompt.value);
 });
@@ -350,7 +355,7 @@ page.scroller.addEventListener("scroll", () => {
   following = scrollHeight - scrollTop - clientHeight < NEAR;
 }, { passive: true });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !event.isComposing) stop();
+  if (event.key === "Escape" && !composing(event)) stop();
 });
 // its address would be that of another thread
 document.querySelector(".skip").addEventListener("click", (event) => {
