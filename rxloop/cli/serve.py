@@ -317,5 +317,7 @@ def _is_loopback(listener: socket.socket) -> bool:
 
 
 def _say(text: str) -> None:
-    typer.echo(f"rxloop: {text}", err=True)
-    sys.stderr.flush()
+    # whoever has closed it wants to hear nothing
+    if sys.stderr is not None:
+        typer.echo(f"rxloop: {text}", err=True)
+        sys.stderr.flush()
