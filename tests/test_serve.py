@@ -143,6 +143,22 @@ class TestServing:
             assert server.process.wait(20) == 130
             assert server.errors.read() == ""
 
+    @pytest.mark.skipif(sys.platform == "win32", reason="an interrupt is sent as on POSIX: run it there")
+    def test_the_second_interrupt_ends_it_quietly(self) -> None:
+        with served() as server, closing(http.client.HTTPConnection(server.host, server.port, timeout=20)) as watcher:
+            turn_id = server.begin("Look up Wellington, and look up Oslo.")
+            watcher.request("GET", f"/turns/{turn_id}/events?format=rxloop")
+            response = watcher.getresponse()
+            while b"tool_progress" not in response.readline():
+                pass
+            server.process.send_signal(signal.SIGINT)
+            # the first has been heard
+            while b"turn_finished" not in response.readline():
+                pass
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(20) == 130
+            assert server.errors.read() == ""
+
     @pytest.mark.skipif(sys.platform == "win32", reason="a shell closes the stream: run it on POSIX")
     def test_a_closed_error_stream(self) -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as free:
