@@ -143,6 +143,47 @@ class TestServing:
             assert server.process.wait(20) == 130
             assert server.errors.read() == ""
 
+    @pytest.mark.skipif(sys.platform == "win32", reason="an interrupt is sent as on POSIX: run it there")
+    def test_the_second_interrupt_ends_it_quietly(self) -> None:
+        with served() as server, closing(http.client.HTTPConnection(server.host, server.port, timeout=20)) as watcher:
+            turn_id = server.begin("Look up Wellington, and look up Oslo.")
+            watcher.request("GET", f"/turns/{turn_id}/events?format=rxloop")
+            response = watcher.getresponse()
+            while b"tool_progress" not in response.readline():
+                pass
+            server.process.send_signal(signal.SIGINT)
+            # the first has been heard
+            while b"turn_finished" not in response.readline():
+                pass
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(20) == 130
+            assert server.errors.read() == ""
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="a shell closes the stream: run it on POSIX")
+    def test_a_closed_error_stream(self) -> None:
+        with closing(socket.create_server(("127.0.0.1", 0))) as free:
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "rxloop.cli", "serve", "--port", str(port)]
+        with subprocess.Popen(["sh", "-c", 'exec "$@" 2>&-', "sh", *command]) as process:  # noqa: S607
+            try:
+                deadline = time.monotonic() + 20
+                while True:
+                    assert process.poll() is None, f"it ended with {process.returncode}"
+                    assert time.monotonic() < deadline, "it does not listen"
+                    try:
+                        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                        break
+                    except ConnectionRefusedError:
+                        time.sleep(0.02)
+                with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+                    connection.request("GET", "/")
+                    assert connection.getresponse().status == 200
+                process.send_signal(signal.SIGINT)
+                assert process.wait(20) == 130
+            finally:
+                if process.poll() is None:
+                    process.kill()
+
     def test_other_sites_are_refused(self) -> None:
         with served() as server:
             own = f"{server.host}:{server.port}"

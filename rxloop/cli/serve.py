@@ -276,7 +276,8 @@ def _server(app: Starlette, started: Callable[[], None]) -> Any:
             if self.started:
                 started()
 
-    return Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_CLOSING))
+    # the command closes the app itself
+    return Server(uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=_CLOSING))
 
 
 def _listener(host: str, port: int) -> socket.socket:
@@ -317,5 +318,7 @@ def _is_loopback(listener: socket.socket) -> bool:
 
 
 def _say(text: str) -> None:
-    typer.echo(f"rxloop: {text}", err=True)
-    sys.stderr.flush()
+    # whoever has closed it wants to hear nothing
+    if sys.stderr is not None:
+        typer.echo(f"rxloop: {text}", err=True)
+        sys.stderr.flush()

@@ -28,6 +28,7 @@ class Thread {
     this.waiting = [];
     this.open = 0;
     this.sending = false;
+    this.sent = null; // what becomes of the prompt that was sent last
     this.stopping = false;
     this.closed = false;
     this.down = new Set();
@@ -39,6 +40,7 @@ class Thread {
 
   close() {
     this.closed = true;
+    this.waiting = [];
     for (const stream of this.streams) stream.close();
   }
 
@@ -49,7 +51,7 @@ class Thread {
     try {
       response = await fetch(`threads/${encodeURIComponent(this.id)}`);
     } catch {
-      connection("The server does not answer. Trying again…");
+      if (!this.closed) connection("The server does not answer. Trying again…");
       return;
     }
     if (this.closed || this.sending) return;
@@ -63,7 +65,13 @@ class Thread {
       connection((await failureOf(response)).message);
       return;
     }
-    const { turns } = await response.json();
+    let turns;
+    try {
+      ({ turns } = await response.json());
+    } catch {
+      if (!this.closed) connection("The server's answer could not be read. Trying again…");
+      return;
+    }
     if (this.closed || this.sending) return;
     for (const { turn_id: id, prompt, running } of turns) {
       if (!this.turns.has(id)) this.#watch(id, this.add(id, prompt, running), running);
@@ -87,15 +95,20 @@ class Thread {
     const draft = `draft ${this.turns.size}`;
     const view = this.add(draft, prompt, true);
     update();
-    const failure = await this.#post(prompt, draft, view);
+    this.sent = this.#post(prompt, draft, view);
+    const failure = await this.sent;
     this.sending = false;
     if (failure) {
       this.turns.delete(draft);
       view.root.remove();
-      page.welcome.hidden = this.turns.size > 0;
-      if (!this.closed) notice(failure.message);
+      if (!this.closed) {
+        notice(failure.message);
+        if (!this.turns.size) welcome();
+      }
       // 409: another page was quicker
       this.refresh();
+    } else if (this.closed) {
+      hear(this.id);
     }
     update();
     return !failure;
@@ -134,13 +147,15 @@ class Thread {
   async stop() {
     this.stopping = true;
     update();
+    // a turn that the server has not taken yet has no id
+    await this.sent;
     for (const [id, view] of this.turns) {
       if (!view.running) continue;
       try {
         const response = await fetch(`turns/${encodeURIComponent(id)}/stop`, { method: "POST" });
-        if (!response.ok) notice((await failureOf(response)).message);
+        if (!response.ok && !this.closed) notice((await failureOf(response)).message);
       } catch (error) {
-        notice(`The turn could not be stopped (${error.message}).`);
+        if (!this.closed) notice(`The turn could not be stopped (${error.message}).`);
       }
     }
     this.stopping = false;
@@ -226,14 +241,27 @@ function stop() {
   page.prompt.focus();
 }
 
+/** There is news of a thread. */
+function hear(id) {
+  if (id !== thread.id) return;
+  if (!thread.known) notice("");
+  thread.known = true;
+  thread.refresh();
+}
+
+/** Show a thread that has no turns. */
+function welcome() {
+  page.welcome.hidden = false;
+  document.title = "rxloop";
+}
+
 /** Show the thread of the address, or a new one. */
 function show() {
   const named = new URLSearchParams(location.hash.slice(1)).get("thread");
   if (thread && thread.id === named) return;
   thread?.close();
   page.log.replaceChildren();
-  page.welcome.hidden = false;
-  document.title = "rxloop";
+  welcome();
   notice("");
   connection("");
   following = true;
@@ -271,6 +299,11 @@ function identifier(kind) {
   return `${kind}-${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
+/** Whether a key is the input method's; Safari tells of the one that ends a composition by its code alone. */
+function composing(event) {
+  return event.isComposing || event.keyCode === 229;
+}
+
 /** The field is as high as what is written in it. */
 function fit() {
   page.prompt.style.height = "auto";
@@ -306,7 +339,7 @@ page.composer.addEventListener("submit", (event) => {
   send(page.prompt.value);
 });
 page.prompt.addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  if (event.key !== "Enter" || event.shiftKey || composing(event)) return;
   event.preventDefault();
   send(page.prompt.value);
 });
@@ -322,18 +355,19 @@ page.scroller.addEventListener("scroll", () => {
   following = scrollHeight - scrollTop - clientHeight < NEAR;
 }, { passive: true });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !event.isComposing) stop();
+  if (event.key === "Escape" && !composing(event)) stop();
+});
+// its address would be that of another thread
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  page.prompt.focus();
 });
 window.addEventListener("hashchange", show);
 window.addEventListener("popstate", show);
 window.addEventListener("focus", () => thread.refresh());
 window.addEventListener("resize", keepInSight);
 document.addEventListener("visibilitychange", () => document.hidden || thread.refresh());
-neighbours?.addEventListener("message", ({ data }) => {
-  if (data?.thread !== thread.id) return;
-  thread.known = true;
-  thread.refresh();
-});
+neighbours?.addEventListener("message", ({ data }) => hear(data?.thread));
 setInterval(() => document.hidden || thread.refresh(), POLL);
 
 show();

@@ -41,27 +41,34 @@ export class Prose {
   }
 
   #grow(piece) {
-    if (!piece) return;
+    let rest = piece;
+    while (rest) {
+      const long = this.#place && !this.#code && this.#line.length + rest.length > LONG_LINE;
+      const cut = long ? rest.indexOf(" ", Math.max(0, LONG_LINE - this.#line.length)) + 1 : 0;
+      this.#put(cut ? rest.slice(0, cut) : rest);
+      rest = cut ? rest.slice(cut) : "";
+      if (cut) this.#goOnBelow();
+    }
+  }
+
+  #put(piece) {
     this.#line += piece;
     if (this.#place) {
-      const cut = this.#line.length > LONG_LINE && !this.#code ? piece.indexOf(" ") + 1 : 0;
       // a node of its own: the layout of what is there already stays valid
-      this.#place.append(document.createTextNode(cut ? piece.slice(0, cut) : piece));
-      if (cut) this.#goOnBelow(piece.slice(cut));
-      else if (!this.#code && /[*`]/.test(piece)) this.#set();
+      this.#place.append(document.createTextNode(piece));
+      if (!this.#code && /[*`]/.test(piece)) this.#set();
     } else if (!(this.#code ? UNDECIDED_CODE : UNDECIDED).test(this.#line)) {
       this.#decide();
     }
   }
 
-  #goOnBelow(rest) {
+  #goOnBelow() {
     this.#line = this.#mark = "";
     this.#block = document.createElement("p");
     this.#block.className = "continued";
     this.#place = document.createElement("span");
     this.#block.append(this.#place);
     this.#root.append(this.#block);
-    this.#grow(rest);
   }
 
   #endLine() {

@@ -3,6 +3,7 @@
 const FRAME_BUDGET = 12; // milliseconds of a frame that may go to new events
 const HIDDEN_PAUSE = 250;
 const CALM_PAUSE = 400;
+const LONGEST_WAIT = 5000; // milliseconds between two attempts to connect
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -22,7 +23,7 @@ export class TurnStream {
   /**
    * @param {string} turnId the turn.
    * @param {object} watcher `receive(event, arrival)`, `paint()`, `over()`, `lost()` and `connection(up)`.
-   * @param {number} attempts how often an answer that is no stream is taken before the turn is given up.
+   * @param {number} attempts how often an answer that is no stream is taken before it is looked at why.
    */
   constructor(turnId, watcher, attempts) {
     this.#address = `turns/${encodeURIComponent(turnId)}/events?format=rxloop`;
@@ -38,9 +39,13 @@ export class TurnStream {
     this.#source?.close();
   }
 
+  /** Where what has not been seen is. */
+  get #rest() {
+    return this.#last ? `${this.#address}&after=${encodeURIComponent(this.#last)}` : this.#address;
+  }
+
   #connect() {
-    const after = this.#last ? `&after=${encodeURIComponent(this.#last)}` : "";
-    const source = new EventSource(this.#address + after);
+    const source = new EventSource(this.#rest);
     this.#source = source;
     source.onopen = () => this.#watcher.connection(true);
     source.onmessage = (message) => {
@@ -48,7 +53,7 @@ export class TurnStream {
       if (message.lastEventId) this.#last = message.lastEventId;
       const event = JSON.parse(message.data);
       this.#queue.push([event, performance.now()]);
-      if (event.type === "turn_finished" || event.type === "error") {
+      if (event?.type === "turn_finished" || event?.type === "error") {
         this.#ended = true;
         source.close();
         this.#watcher.connection(true);
@@ -61,14 +66,29 @@ export class TurnStream {
       // a broken connection the browser takes up again by itself, an answer that is no stream it does not
       if (source.readyState !== EventSource.CLOSED) return;
       this.#failures += 1;
-      if (this.#failures >= this.#attempts) {
-        this.#ended = true;
-        this.#watcher.connection(true);
-        this.#watcher.lost();
-      } else {
-        this.#retry = setTimeout(() => this.#connect(), 250 * 2 ** this.#failures);
-      }
+      if (this.#failures >= this.#attempts) this.#judge();
+      else this.#connectLater();
     };
+  }
+
+  #connectLater() {
+    this.#retry = setTimeout(() => this.#connect(), Math.min(250 * 2 ** this.#failures, LONGEST_WAIT));
+  }
+
+  /** Give up what is not to be had; a server that is away, or has too much to do, comes back. */
+  async #judge() {
+    const gone = await fetch(this.#rest, { method: "HEAD" }).then(
+      ({ status }) => status === 204 || (status >= 400 && status < 500 && status !== 429),
+      () => false,
+    );
+    if (this.#ended) return;
+    if (!gone) {
+      this.#connectLater();
+      return;
+    }
+    this.#ended = true;
+    this.#watcher.connection(true);
+    this.#watcher.lost();
   }
 
   #schedule() {
@@ -85,7 +105,12 @@ export class TurnStream {
     while (this.#next < this.#queue.length) {
       const [event, arrival] = this.#queue[this.#next];
       this.#next += 1;
-      this.#watcher.receive(event, arrival);
+      try {
+        this.#watcher.receive(event, arrival);
+      } catch (error) {
+        // what follows is shown all the same
+        reportError(error);
+      }
       if (this.#next % 32 === 0 && performance.now() > until) break;
     }
     const drained = this.#next >= this.#queue.length;

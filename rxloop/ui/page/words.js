@@ -1,6 +1,7 @@
 /** What is said to a person. */
 
 const KINDS = {
+  __proto__: null, // a kind may have any name
   authentication: "The provider does not accept the credentials",
   bus: "The server cannot reach its own store of events",
   buffer_overflow: "The server could not keep up",
@@ -23,6 +24,7 @@ const KINDS = {
 };
 
 const ENDINGS = {
+  __proto__: null,
   aborted: "Stopped.",
   "content-filter": "The model declined to answer.",
   error: "The model's answer was not valid.",
