@@ -195,6 +195,9 @@ def _asked(body: Mapping[str, Any], turn_id: str, user: str, thread_id: str, run
     for name, value in (("thread", thread_id), ("run", run_id)):
         if not 0 < len(value) <= _LONGEST_ID or not value.isprintable():
             raise _unreadable(f"the {name}'s id must be 1 to {_LONGEST_ID} printable characters")
+        if value in (".", ".."):
+            # an address with it would be another one
+            raise _unreadable(f"the {name}'s id must not be {value!r}")
     if whole(prompt) != prompt:
         raise _unreadable("the user's message must be whole characters, but it has half of one")
     if not prompt.strip():

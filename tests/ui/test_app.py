@@ -449,6 +449,7 @@ def text_with(**parts: Any) -> dict[str, Any]:
         (run_body(thread=""), "the thread's id must be 1 to 200"),
         (run_body(thread="x" * 201), "the thread's id must be 1 to 200"),
         (run_body(thread="a\nb"), "printable"),
+        (run_body(thread=".."), "must not be '..'"),
         (run_body(run="x" * 201), "the run's id must be 1 to 200"),
         (run_body(tools=[{"name": "show", "description": "d", "parameters": {}}]), "offers show"),
     ],
