@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from rxloop.checks import function_or_none, seconds_or_none, whole
 from rxloop.errors import ConfigurationError
 from rxloop.ui.bus import BusError, EventBus, MemoryBus, check_seconds
 from rxloop.ui.feed import Feeds, FrameId, read_frame_id
 from rxloop.ui.frames import EventFrames, Frames
+from rxloop.ui.refusals import BUSY, exception_handlers, read_json, refusal
 from rxloop.ui.running_turns import RunningTurns
 from rxloop.ui.same_origin import LOOPBACK, SameOrigin, check_hosts, check_origins
 from rxloop.ui.threads import MemoryThreads, ThreadStore
@@ -34,11 +34,6 @@ Authenticate: TypeAlias = "Callable[[HTTPConnection], str | Awaitable[str | None
 """Tells whose request it is; ``None`` refuses it."""
 
 _log = logging.getLogger("rxloop.ui")
-_BUSY = 2.0
-"""The seconds after which a client may try again."""
-
-_CODES = {401: "unauthenticated", 403: "forbidden", 404: "unknown", 405: "method"}
-
 _TELLING = 2.0
 """The seconds in which watchers are told of a turn that could not be handed over."""
 
@@ -98,10 +93,8 @@ def turn_app(
     """
     try:
         from starlette.applications import Starlette
-        from starlette.exceptions import HTTPException
         from starlette.middleware import Middleware
         from starlette.middleware.cors import CORSMiddleware
-        from starlette.requests import ClientDisconnect
         from starlette.routing import Route, WebSocketRoute
     except ImportError as error:
         raise ConfigurationError('the app needs the ui extra: pip install "rxloop[ui]"') from error
@@ -161,13 +154,7 @@ def turn_app(
         ],
         middleware=middleware,
         lifespan=lifespan,
-        exception_handlers={
-            BadRequestError: _refused,
-            BusError: _bus_away,
-            HTTPException: _not_served,
-            ClientDisconnect: _gone,
-            Exception: _failed,
-        },
+        exception_handlers=exception_handlers(),
     )
     app.state.close = server.close
     return app
@@ -210,9 +197,9 @@ class _Server:
         format_name = _format(request)
         asked = await self._asked(request, user, format_name)
         if self.turns.closed:
-            raise BadRequestError("the server is about to end", status=503, code="unavailable", retry_after=_BUSY)
+            raise BadRequestError("the server is about to end", status=503, code="unavailable", retry_after=BUSY)
         if not self.turns.reserve():
-            raise BadRequestError("too many turns run already", status=429, code="busy", retry_after=_BUSY)
+            raise BadRequestError("too many turns run already", status=429, code="busy", retry_after=BUSY)
         try:
             await self._begin(asked)
         finally:
@@ -224,7 +211,7 @@ class _Server:
         return self._stream(asked.stream, format_name, None, identified)
 
     async def _asked(self, request: Request, user: str, format_name: str) -> TurnRequest:
-        body = await _read_json(request, self._max_body)
+        body = await read_json(request, self._max_body)
         turn_id = f"turn_{uuid.uuid4().hex}"
         if format_name == "vercel" and not (isinstance(body, dict) and "threadId" in body):
             return read_chat(body, turn_id, user)
@@ -310,7 +297,7 @@ class _Server:
             stream = await self._known(socket, socket.path_params["turn_id"])
             format_name, after = _format(socket), _after(socket.query_params.get("after"))
         except BadRequestError as error:
-            await socket.send_denial_response(_refusal(error))
+            await socket.send_denial_response(refusal(error))
             return
         feed = self._feeds.enter(stream, format_name, _FORMATS[format_name]())
         try:
@@ -399,63 +386,3 @@ def _after(text: str | None) -> FrameId | None:
         return read_frame_id(text)
     except ConfigurationError as error:
         raise BadRequestError(error.message, status=422, code="invalid") from error
-
-
-async def _read_json(request: Request, most: int) -> Any:
-    too_large = BadRequestError(f"the body must have at most {most} bytes", status=413, code="too_large")
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        # what a form of another site can send is none
-        raise BadRequestError("the body must be application/json", status=415, code="invalid")
-    length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > most:
-        raise too_large
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise too_large
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError("the body must be JSON", status=422, code="invalid") from error
-
-
-def _refusal(error: BadRequestError) -> Response:
-    from starlette.responses import JSONResponse
-
-    headers = {} if error.retry_after is None else {"Retry-After": f"{error.retry_after:.0f}"}
-    body = {"error": {"message": error.message, "code": error.code}}
-    return JSONResponse(body, status_code=error.status, headers=headers)
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, BadRequestError)  # noqa: S101
-    return _refusal(error)
-
-
-async def _not_served(request: Request, error: Exception) -> Response:
-    """What the routes refuse by themselves, and what an authentication hook raises."""
-    from starlette.exceptions import HTTPException
-    from starlette.responses import JSONResponse, Response
-
-    assert isinstance(error, HTTPException)  # noqa: S101
-    if error.status_code in (204, 304):
-        return Response(status_code=error.status_code, headers=error.headers)
-    body = {"error": {"message": error.detail, "code": _CODES.get(error.status_code, "refused")}}
-    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
-
-
-async def _gone(request: Request, error: Exception) -> Response:
-    """The client left in the middle of its request: nobody hears the answer."""
-    return _refusal(BadRequestError("the body must be complete", status=400, code="invalid"))
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    # it is raised again afterwards, for the log of whoever serves the app
-    return _refusal(BadRequestError("the request could not be served", status=500, code="internal"))
-
-
-async def _bus_away(request: Request, error: Exception) -> Response:
-    _log.error("the event bus does not answer: %s", error)
-    return _refusal(BadRequestError("the event bus does not answer", status=503, code="unavailable", retry_after=_BUSY))
