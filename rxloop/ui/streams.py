@@ -23,6 +23,38 @@ _HEADERS = {
 }
 
 
+class _Client:
+    """
+    Who watches a feed: whether it has gone, which wakes whoever waits for the feed meanwhile.
+
+    What it says is not listened to, but for its leaving.
+    """
+
+    __slots__ = ("_change", "_listening", "gone")
+
+    def __init__(self, receive: Receive) -> None:
+        self.gone = False
+        self._change: asyncio.Future[None] | None = None
+        self._listening = asyncio.create_task(self._listen(receive))
+
+    async def _listen(self, receive: Receive) -> None:
+        while not (await receive())["type"].endswith(".disconnect"):
+            pass
+        self.gone = True
+        if self._change is not None and not self._change.done():
+            self._change.set_result(None)
+
+    async def changed(self, feed: Feed) -> None:
+        """Return when there is more, a heartbeat is due, or it has gone."""
+        self._change = feed.change()
+        await self._change
+
+    async def forget(self) -> None:
+        """Listen no more."""
+        self._listening.cancel()
+        await asyncio.gather(self._listening, return_exceptions=True)
+
+
 class EventStream(Response):
     """
     Server-sent events of a feed, from a place in it to the turn's end.
@@ -48,30 +80,27 @@ class EventStream(Response):
         self._feeds = feeds
         self._key = key
         self._after = after
-        self._change: asyncio.Future[None] | None = None
-        self._gone = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send."""
-        listening = asyncio.create_task(self._listen(receive))
+        client = _Client(receive)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             if scope["method"] == "HEAD":
                 await send({"type": "http.response.body", "body": b""})
             else:
-                await self._send_all(send)
+                await self._send_all(send, client)
         except OSError:
-            # the client has gone in the middle of it
-            self._gone = True
+            # the client has gone in the middle of it, and nobody is left to be told
+            return
         finally:
-            listening.cancel()
             await self._feeds.leave(*self._key, self._feed)
-            await asyncio.gather(listening, return_exceptions=True)
+            await client.forget()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, send: Send, client: _Client) -> None:
         feed, place = self._feed, 0
         await send(_body(_RECONNECT))
-        while not self._gone:
+        while not client.gone:
             place = feed.after(self._after, place)
             if place < len(feed.sse):
                 chunk, place = feed.bytes_from(place)
@@ -79,19 +108,11 @@ class EventStream(Response):
             elif feed.ended:
                 break
             else:
-                self._change = feed.change()
-                await self._change
+                await client.changed(feed)
                 if place == len(feed.sse) and not feed.ended:
                     await send(_body(_SIGN_OF_LIFE))
-        if not self._gone:
+        if not client.gone:
             await send({"type": "http.response.body", "body": b""})
-
-    async def _listen(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._gone = True
-        if self._change is not None and not self._change.done():
-            self._change.set_result(None)
 
 
 def _body(chunk: bytes) -> Message:
@@ -102,28 +123,15 @@ async def send_frames(socket: WebSocket, feed: Feed, after: FrameId | None) -> N
     """
     Send a feed's frames over a WebSocket, each as ``{"id": "12-0", "event": {…}}``, to the turn's end.
 
-    What the client says is not listened to, but for its leaving.
-
     Args:
         socket: accepted already; closed at the turn's end.
         feed: entered already.
         after: the last frame that the client has seen.
     """
-    gone = False
-    change: asyncio.Future[None] | None = None
-
-    async def listen() -> None:
-        nonlocal gone
-        while (await socket.receive())["type"] != "websocket.disconnect":
-            pass
-        gone = True
-        if change is not None and not change.done():
-            change.set_result(None)
-
-    listening = asyncio.create_task(listen())
+    client = _Client(socket.receive)
     place = 0
     try:
-        while not gone:
+        while not client.gone:
             place = feed.after(after, place)
             if place < len(feed.ids):
                 entry, number = feed.ids[place]
@@ -133,11 +141,9 @@ async def send_frames(socket: WebSocket, feed: Feed, after: FrameId | None) -> N
                 await socket.close(1000 if feed.error is None else 1011)
                 break
             else:
-                change = feed.change()
-                await change
+                await client.changed(feed)
     except (WebSocketDisconnect, OSError):
-        # the client has gone in the middle of it
-        gone = True
+        # the client has gone in the middle of it, and nobody is left to be told
+        return
     finally:
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
+        await client.forget()
